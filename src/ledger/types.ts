@@ -223,3 +223,60 @@ export type Outcome =
 export class LedgerUnavailable extends Error {
   override readonly name = 'LedgerUnavailable';
 }
+
+export interface SweepReply {
+  readonly expiring: number;
+  readonly expired: number;
+  readonly unknown: number;
+  /** Receipts folded into an archive. */
+  readonly folded: number;
+  /** Ledger time at which the line next has something to do; 0: nothing. */
+  readonly nextDue: number;
+  readonly now: number;
+}
+
+/** Everything the ledger holds of one twin of a line, as the audit and the proof read it. */
+export interface LineDump extends LineRef {
+  readonly tag: string;
+  readonly shadow: boolean;
+  readonly seq: number;
+  readonly clock: number;
+  readonly generation: number;
+  readonly epoch: number;
+  readonly content: string;
+  readonly factor: Factor;
+  /** 0 none, -1 until an operator ends it. */
+  readonly frozenUntil: number;
+  readonly foldedTo: number;
+  /** Of the limits in force, in their order. */
+  readonly remainders: readonly number[];
+  /** Open page last. */
+  readonly pages: readonly PageDump[];
+  /** Folded pages by limit name; empty until one folded. */
+  readonly archive: readonly BookDump[];
+  readonly receipts: readonly ReceiptDump[];
+}
+
+export interface PageDump {
+  readonly generation: number;
+  readonly epoch: number;
+  readonly closed: boolean;
+  /** Receipts kept (open and ended) that count in this page. */
+  readonly kept: number;
+  readonly books: readonly BookDump[];
+}
+
+export interface BookDump {
+  readonly limit: string;
+  readonly counters: BookCounters;
+  /** Folded receipts. */
+  readonly archiveCount: number;
+  readonly archiveSum: number;
+}
+
+export interface ReceiptDump extends Receipt {
+  /** A receipt of its own (0 units) for a use that no start won. */
+  readonly own: boolean;
+  /** 0 while open. */
+  readonly keepUntil: number;
+}

@@ -1,0 +1,36 @@
+/** Identities: which Redis slot a line has, and which receipt a request means (design: identity, duplicates). */
+import { createHash, randomBytes } from 'node:crypto';
+
+const RESERVATION = /^rl-([A-Za-z0-9_-]{22})-([A-Za-z0-9_-]{22})$/;
+
+/** Each part with its length in front, so that no character can move a boundary. */
+function hash22(...parts: readonly string[]): string {
+  const hash = createHash('sha256');
+  for (const part of parts) hash.update(`${Buffer.byteLength(part)}:`).update(part);
+  return hash.digest('base64url').slice(0, 22);
+}
+
+/** The Redis hash tag of every key of the line (subject, route). */
+export function lineTag(subject: string, route: string): string {
+  return hash22('line', subject, route);
+}
+
+/** The part of a reservation's ID that names the receipt on its line. */
+export function receiptId(subject: string, route: string, key: string, attempt: number): string {
+  return hash22('receipt', subject, route, key, String(attempt));
+}
+
+export function reservationId(tag: string, id: string): string {
+  return `rl-${tag}-${id}`;
+}
+
+/** `undefined` where the text is no reservation ID. */
+export function parseReservation(text: string): { tag: string; id: string } | undefined {
+  const match = RESERVATION.exec(text);
+  return match ? { tag: match[1]!, id: match[2]! } : undefined;
+}
+
+/** 128 random bits, drawn anew for each Check. */
+export function newOperation(): string {
+  return randomBytes(16).toString('base64url');
+}
