@@ -126,3 +126,15 @@ export class PolicyEvaluationError extends Error {
     this.field = field;
   }
 }
+
+/** What a gateway holds of policy and rollout at one instant; replaced as a whole when either changes. */
+export interface PolicyView {
+  /** In force: the rollout's generation; without a rollout the newest published. */
+  readonly policy: Policy | undefined;
+  /** Undefined: none in the ledger, everything runs in shadow. */
+  readonly rollout: Rollout | undefined;
+  /** A freeze of the whole route: 0 none, -1 until an operator ends it, else ledger time in ms. */
+  frozenUntil(route: string): number;
+  /** An earlier or later generation, for evidence about what was reserved under it. */
+  generation(generation: number): Policy | undefined;
+}
