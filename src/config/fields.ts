@@ -1,6 +1,6 @@
 /** What each setting may be: text from the file or the environment in, a value or a remedy out. */
 import { isAbsolute, resolve } from 'node:path';
-import { parseDuration } from '../core/duration.js';
+import { parseDuration } from '../policy/duration.js';
 import { LOG_LEVELS } from '../telemetry/log.js';
 
 /** The text cannot be what the setting needs; the message says what can. */
