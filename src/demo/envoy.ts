@@ -1,9 +1,10 @@
 /** A real Envoy of the demo: envoy/sidecar.yaml with other addresses. */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
+import { rootCertificates } from 'node:tls';
 import { fileURLToPath } from 'node:url';
 import { parse, stringify } from 'yaml';
-import { eventually, Process } from './process.js';
+import { eventually, type ProcessGroup } from './process.js';
 
 const SIDECAR = fileURLToPath(new URL('../../envoy/sidecar.yaml', import.meta.url));
 const INSTALLED = fileURLToPath(new URL('../../.tools/venv/bin/envoy', import.meta.url));
@@ -48,7 +49,13 @@ export function bootstrap(upstream: Upstream, earmarkSocket: string): string {
   }
   if (upstream.tls) {
     const type = 'type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext';
-    const context = { '@type': type, sni: upstream.host };
+    const trusted = { trusted_ca: { inline_string: rootCertificates.join('\n') } };
+    const context = {
+      '@type': type,
+      sni: upstream.host,
+      auto_sni_san_validation: true,
+      common_tls_context: { validation_context: trusted },
+    };
     backend.transport_socket = { name: 'envoy.transport_sockets.tls', typed_config: context };
   }
   if (upstream.host !== '127.0.0.1') {
@@ -71,27 +78,21 @@ async function listenerPort(adminFile: string): Promise<number | undefined> {
   }
 }
 
-export interface DemoEnvoy {
-  readonly port: number;
-  readonly process: Process;
-}
-
-/** Starts one and waits until it listens. */
+/** Starts one, waits until it listens and says where. */
 export async function startEnvoy(
   name: string,
-  folder: string,
+  processes: ProcessGroup,
   upstream: Upstream,
   earmarkSocket: string,
-): Promise<DemoEnvoy> {
-  const config = join(folder, `${name}-envoy.yaml`);
-  const adminFile = join(folder, `${name}-envoy.admin`);
+): Promise<number> {
+  const config = join(processes.folder, `envoy-${name}.yaml`);
+  const adminFile = join(processes.folder, `envoy-${name}.admin`);
   writeFileSync(config, bootstrap(upstream, earmarkSocket));
   const own = ['--disable-hot-restart', '--concurrency', '1', '--log-level', 'warn'];
   const args = ['-c', config, '--admin-address-path', adminFile, ...own];
-  const process = new Process(`envoy ${name}`, binary(), args, join(folder, `${name}-envoy.log`));
-  const port = await eventually(`envoy ${name} listens`, () => {
+  const process = processes.start(`envoy ${name}`, binary(), args);
+  return eventually(`envoy ${name} listens`, () => {
     process.mustRun();
     return listenerPort(adminFile);
   });
-  return { port, process };
 }

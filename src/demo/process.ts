@@ -1,9 +1,12 @@
-/** The demo's child processes: each writes to a log of its own and is ended by its pid. */
+/** The demo's child processes, and waiting for what they do. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, openSync, readFileSync } from 'node:fs';
-import type { AddressInfo } from 'node:net';
-import { createServer } from 'node:net';
+import { type AddressInfo, createServer } from 'node:net';
+import { join } from 'node:path';
+
+/** An earmark answers what is under way before it ends. */
+const PATIENCE_MS = 12_000;
 
 export const sleep = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
 
@@ -22,6 +25,13 @@ export async function eventually<T>(
   }
 }
 
+/** Settings of an earmark that the user runs are none of the demo's; only where the scripts are read from is. */
+export function environment(): NodeJS.ProcessEnv {
+  const keep = ([name]: [string, unknown]): boolean =>
+    !name.startsWith('EARMARK_') || name === 'EARMARK_LUA_DIR';
+  return Object.fromEntries(Object.entries(process.env).filter(keep));
+}
+
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1');
@@ -32,7 +42,7 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
-/** A child process of the demo's own. */
+/** A child process that writes to a log of its own. */
 export class Process {
   readonly name: string;
   readonly #log: string;
@@ -43,7 +53,7 @@ export class Process {
     this.name = name;
     this.#log = log;
     const out = openSync(log, 'a');
-    this.#child = spawn(command, args, { stdio: ['ignore', out, out] });
+    this.#child = spawn(command, args, { stdio: ['ignore', out, out], env: environment() });
     closeSync(out);
     this.#ended = new Promise((resolve) => {
       this.#child.once('exit', () => resolve());
@@ -51,29 +61,54 @@ export class Process {
     });
   }
 
-  get running(): boolean {
-    return (
-      this.#child.pid !== undefined &&
-      this.#child.exitCode === null &&
-      this.#child.signalCode === null
-    );
-  }
-
   /** Throws once the process has ended: nobody needs to wait for it any longer. */
   mustRun(): void {
-    if (!this.running) throw new Error(`${this.name} ended:\n${this.lastLines(10)}`);
+    if (!this.#running) throw new Error(`${this.name} ended:\n${this.lastLines(10)}`);
   }
 
   lastLines(count: number): string {
     return readFileSync(this.#log, 'utf8').trimEnd().split('\n').slice(-count).join('\n');
   }
 
-  /** Ends it; what doesn't end in time is killed. */
-  async end(signal: 'SIGTERM' | 'SIGKILL' = 'SIGTERM', patienceMs = 12_000): Promise<void> {
-    if (!this.running) return;
+  /** Ends it by its pid; what doesn't end in time is killed. */
+  async end(signal: 'SIGTERM' | 'SIGKILL' = 'SIGTERM'): Promise<void> {
+    if (!this.#running) return;
     this.#child.kill(signal);
-    const kill = setTimeout(() => this.#child.kill('SIGKILL'), patienceMs);
+    const kill = setTimeout(() => this.#child.kill('SIGKILL'), PATIENCE_MS);
     await this.#ended;
     clearTimeout(kill);
+  }
+
+  get #running(): boolean {
+    const { pid, exitCode, signalCode } = this.#child;
+    return pid !== undefined && exitCode === null && signalCode === null;
+  }
+}
+
+/** Processes that end together, the youngest first. */
+export class ProcessGroup {
+  readonly folder: string;
+  readonly #processes: Process[] = [];
+
+  /** Each one's log is a file of this folder. */
+  constructor(folder: string) {
+    this.folder = folder;
+  }
+
+  start(name: string, command: string, args: readonly string[]): Process {
+    const log = join(this.folder, `${name.replaceAll(' ', '-')}.log`);
+    const started = new Process(name, command, args, log);
+    this.#processes.push(started);
+    return started;
+  }
+
+  async end(): Promise<void> {
+    for (let last = this.#processes.pop(); last; last = this.#processes.pop()) await last.end();
+  }
+
+  /** The end of each log, for a reader who wants to know what went wrong. */
+  lastLines(count: number): string {
+    const each = this.#processes.map((one) => `-- ${one.name}\n${one.lastLines(count)}`);
+    return each.join('\n');
   }
 }
