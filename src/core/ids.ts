@@ -3,8 +3,8 @@ import { createHash, randomBytes } from 'node:crypto';
 
 const RESERVATION = /^rl-([A-Za-z0-9_-]{22})-([A-Za-z0-9_-]{22})$/;
 
-/** Each part with its length in front, so that no character can move a boundary. */
-function hash22(...parts: readonly string[]): string {
+/** 22 characters of SHA-256 over the parts, each with its length in front, so that no character can move a boundary. */
+export function hash22(...parts: readonly string[]): string {
   const hash = createHash('sha256');
   for (const part of parts) hash.update(`${Buffer.byteLength(part)}:`).update(part);
   return hash.digest('base64url').slice(0, 22);

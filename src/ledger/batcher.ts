@@ -1,0 +1,123 @@
+/**
+ * Operations that are asked for at once travel in one script run, each with its own reply and failure. One run is in
+ * flight, and everything that came meanwhile goes in the next: no timer, no waiting when there is nothing to wait for.
+ */
+import type { Redis } from 'ioredis';
+import type { Keys } from './keys.js';
+import type { Script } from './scripts.js';
+import { LedgerUnavailable } from './types.js';
+import type { Operation } from './wire.js';
+
+/** Bounds a run of the script to about 2 ms of Redis. */
+const OPERATIONS_A_RUN = 128;
+/** More waiting than this cannot be answered in any deadline. */
+const WAITING_MAX = 20_000;
+
+interface Waiting {
+  readonly operation: Operation;
+  readonly now: string;
+  readonly since: number;
+  resolve(reply: readonly unknown[]): void;
+  reject(error: LedgerUnavailable): void;
+}
+
+/** Runs a script by its SHA-1, and by its text where the server does not know it (restart, SCRIPT FLUSH). */
+export async function run(
+  redis: Redis,
+  script: Script,
+  keys: readonly string[],
+  args: readonly string[],
+): Promise<unknown> {
+  try {
+    return await redis.evalsha(script.sha, keys.length, ...keys, ...args);
+  } catch (error) {
+    if (!(error instanceof Error) || !error.message.startsWith('NOSCRIPT')) throw error;
+    return redis.eval(script.source, keys.length, ...keys, ...args);
+  }
+}
+
+export interface BatcherOptions {
+  readonly redis: Redis;
+  readonly script: Script;
+  readonly keys: Keys;
+  readonly timeoutMs: number;
+  /** Called with each run's operations just before it is sent, on the same connection. */
+  readonly ahead?: (operations: readonly Operation[]) => void;
+  readonly onRun?: (operations: number) => void;
+}
+
+export class Batcher {
+  readonly #options: BatcherOptions;
+  #waiting: Waiting[] = [];
+  #busy = false;
+
+  constructor(options: BatcherOptions) {
+    this.#options = options;
+  }
+
+  submit(operation: Operation, now: string): Promise<readonly unknown[]> {
+    return new Promise((resolve, reject) => {
+      if (this.#waiting.length >= WAITING_MAX) {
+        reject(new LedgerUnavailable(`${WAITING_MAX} operations are waiting for the ledger`));
+        return;
+      }
+      this.#waiting.push({ operation, now, since: performance.now(), resolve, reject });
+      if (!this.#busy) {
+        this.#busy = true;
+        setImmediate(() => this.#next());
+      }
+    });
+  }
+
+  #next(): void {
+    const batch = this.#takeFresh();
+    if (batch.length === 0) {
+      this.#busy = false;
+      return;
+    }
+    this.#options.onRun?.(batch.length);
+    this.#options.ahead?.(batch.map(({ operation }) => operation));
+    let open = true;
+    const end = (finish: (item: Waiting, index: number) => void): void => {
+      if (!open) return;
+      open = false;
+      clearTimeout(timer);
+      batch.forEach(finish);
+      this.#next();
+    };
+    const fail = (message: string): void =>
+      end((item) => item.reject(new LedgerUnavailable(message)));
+    const timer = setTimeout(
+      () => fail(`no answer from the ledger in ${this.#options.timeoutMs} ms`),
+      this.#options.timeoutMs,
+    );
+    this.#send(batch).then(
+      (replies) => end((item, index) => item.resolve(replies[index] as readonly unknown[])),
+      (error: Error) => fail(error.message),
+    );
+  }
+
+  /** What waited longer than an answer may take is given up first: its asker has gone on. */
+  #takeFresh(): Waiting[] {
+    const oldest = performance.now() - this.#options.timeoutMs;
+    const stale = this.#waiting.findIndex((item) => item.since >= oldest);
+    const expired = this.#waiting.splice(0, stale === -1 ? this.#waiting.length : stale);
+    for (const item of expired) item.reject(new LedgerUnavailable('the ledger is too slow'));
+    return this.#waiting.splice(0, OPERATIONS_A_RUN);
+  }
+
+  async #send(batch: readonly Waiting[]): Promise<readonly unknown[]> {
+    const { redis, script, keys } = this.#options;
+    const names: string[] = [];
+    const args: string[] = [];
+    for (const { operation, now } of batch) {
+      const { tag } = operation;
+      names.push(keys.line(tag), keys.due(tag), keys.done(tag));
+      args.push(operation.name);
+      for (const name of script.operations.get(operation.name)!) {
+        args.push(name === 'now' ? now : operation.args[name]!);
+      }
+    }
+    return (await run(redis, script, names, args)) as readonly unknown[];
+  }
+}

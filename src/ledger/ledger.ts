@@ -1,0 +1,291 @@
+/** The ledger: one method for each operation, typed in, typed out. Nothing else talks to the account's scripts. */
+import { randomBytes } from 'node:crypto';
+import { Redis, type RedisOptions } from 'ioredis';
+import { hash22, lineTag, parseReservation, reservationId } from '../core/ids.js';
+import type { Meter } from '../telemetry/meter.js';
+import type { LedgerApi } from './api.js';
+import { Batcher, run } from './batcher.js';
+import { readLine } from './dump.js';
+import { type Keys, keysOf } from './keys.js';
+import { loadScript, type Script } from './scripts.js';
+import {
+  type AdmitRequest,
+  LedgerUnavailable,
+  type LineDump,
+  type LineRef,
+  type LineView,
+  type Outcome,
+  type Receipt,
+  type ReserveRequest,
+  type SettleRequest,
+  type SweepReply,
+  type UnknownRequest,
+} from './types.js';
+import {
+  decodeOutcome,
+  decodeReceipt,
+  decodeSweep,
+  decodeView,
+  encodeRelease,
+  encodeReserve,
+  encodeSettle,
+  encodeStart,
+  encodeSweep,
+  encodeUnknown,
+  type Operation,
+  ScriptFailure,
+  splitReservation,
+} from './wire.js';
+
+/** How long a Check's record outlives the usage deadline, for log entries without our metadata. */
+const RECORD_GRACE_MS = 3_600_000;
+
+export interface LedgerOptions {
+  readonly redis: RedisOptions;
+  readonly prefix: string;
+  /** After so long an answer counts as lost: what happened is not known, and the same is asked again. */
+  readonly timeoutMs: number;
+  /** Replaces the ledger's clock (tests only): ms, asked for each operation. */
+  readonly clock?: () => number | undefined;
+  readonly meter?: Meter;
+}
+
+interface Announcement {
+  readonly dueMs: number;
+  readonly operation: string;
+  readonly requestKey: string;
+  readonly record: string;
+  readonly keepMs: number;
+}
+
+export class Ledger implements LedgerApi {
+  readonly redis: Redis;
+  readonly keys: Keys;
+  readonly #options: LedgerOptions;
+  readonly #admissions: Batcher;
+  readonly #movements: Batcher;
+  readonly #look: Script = loadScript('look');
+  readonly #announce: Script = loadScript('announce');
+  readonly #announcements = new WeakMap<Operation, Announcement>();
+  #clockOffset = 0;
+
+  constructor(options: LedgerOptions) {
+    this.#options = options;
+    this.keys = keysOf(options.prefix);
+    // A command is never sent twice by the client: whether it ran is the caller's question to the ledger.
+    this.redis = new Redis({
+      ...options.redis,
+      replyMapping: 'legacy',
+      enableOfflineQueue: false,
+      autoResendUnfulfilledCommands: false,
+      maxRetriesPerRequest: 0,
+      lazyConnect: false,
+      retryStrategy: (times: number) => Math.min(50 * times, 1000),
+    });
+    this.redis.on('error', () => {
+      options.meter?.count('earmark_ledger_errors_total', { kind: 'connection' });
+    });
+    const shared = { redis: this.redis, keys: this.keys, timeoutMs: options.timeoutMs };
+    const onRun = (kind: string) => (size: number) =>
+      options.meter?.observe('earmark_ledger_batch_size', { kind }, size);
+    this.#admissions = new Batcher({
+      ...shared,
+      script: loadScript('admissions'),
+      ahead: (operations) => this.#announceAll(operations),
+      onRun: onRun('admissions'),
+    });
+    this.#movements = new Batcher({
+      ...shared,
+      script: loadScript('movements'),
+      onRun: onRun('movements'),
+    });
+  }
+
+  async stop(): Promise<void> {
+    this.redis.disconnect();
+  }
+
+  reserve(request: ReserveRequest): Promise<Outcome> {
+    return this.#admission(request);
+  }
+
+  admit(request: AdmitRequest): Promise<Outcome> {
+    return this.#admission(request);
+  }
+
+  start(reservation: string, operation: string): Promise<Outcome> {
+    return this.#movement(encodeStart(reservation, operation));
+  }
+
+  release(reservation: string): Promise<Outcome> {
+    return this.#movement(encodeRelease(reservation));
+  }
+
+  settle(request: SettleRequest): Promise<Outcome> {
+    return this.#movement(encodeSettle(request));
+  }
+
+  unknown(request: UnknownRequest): Promise<Outcome> {
+    return this.#movement(encodeUnknown(request));
+  }
+
+  async freeze(line: LineRef, shadow: boolean, until: number): Promise<boolean> {
+    const args = { until: String(until), shadow: shadow ? '1' : '0' };
+    return this.#onLine('freeze', line, args);
+  }
+
+  async unfreeze(line: LineRef, shadow: boolean): Promise<boolean> {
+    return this.#onLine('unfreeze', line, { shadow: shadow ? '1' : '0' });
+  }
+
+  /** An operator's gift of units to one limit of a line. */
+  credit(line: LineRef, shadow: boolean, limit: string, units: number): Promise<Outcome> {
+    const args = { limit, units: String(units), shadow: shadow ? '1' : '0' };
+    return this.#movement({ name: 'credit', tag: lineTag(line.subject, line.route), args });
+  }
+
+  async sweep(tag: string, limit: number): Promise<SweepReply> {
+    return decodeSweep(await this.#submit(this.#movements, encodeSweep(tag, limit)));
+  }
+
+  async get(reservation: string): Promise<{ receipt: Receipt; line: LineView } | undefined> {
+    const { tag, id } = splitReservation(reservation);
+    const reply = await this.#ask(() =>
+      run(this.redis, this.#look, [this.keys.line(tag)], ['receipt', `r:${id}`]),
+    );
+    const [shown, view] = reply as [(readonly unknown[])?, (readonly unknown[])?];
+    if (shown === undefined || view === undefined) return undefined;
+    return { receipt: decodeReceipt(tag, shown), line: decodeView(view) };
+  }
+
+  async findCheck(
+    requestId: string,
+    methodPath: string,
+  ): Promise<{ reservation: string; operation: string } | undefined> {
+    const records = await this.#ask(() => this.redis.hgetall(this.keys.request(requestId)));
+    const wanted = hash22(methodPath);
+    const found = Object.entries(records)
+      .map(([operation, record]) => ({ operation, parts: record.split(' ') }))
+      .filter(({ parts }) => parts[1] === wanted);
+    const only = found.length === 1 ? found[0] : undefined;
+    return only && { reservation: only.parts[0]!, operation: only.operation };
+  }
+
+  dump(tag: string): Promise<readonly LineDump[]> {
+    return this.#ask(() => readLine(this.redis, this.#look, this.keys.line(tag), tag));
+  }
+
+  async *lines(): AsyncIterable<readonly string[]> {
+    let cursor = '0';
+    do {
+      const [next, found] = await this.#ask(() =>
+        this.redis.scan(cursor, 'MATCH', this.keys.linePattern, 'COUNT', 1000),
+      );
+      cursor = next;
+      const tags = found.map((key) => this.keys.tagOf(key)).filter((tag) => tag !== undefined);
+      if (tags.length > 0) yield tags;
+    } while (cursor !== '0');
+  }
+
+  estimatedNow(): number {
+    return Date.now() + this.#clockOffset;
+  }
+
+  async macKey(): Promise<Buffer> {
+    const drawn = randomBytes(32).toString('base64url');
+    const kept = await this.#ask(async () => {
+      await this.redis.set(this.keys.macKey, drawn, 'NX');
+      return this.redis.get(this.keys.macKey);
+    });
+    return Buffer.from(kept!, 'base64url');
+  }
+
+  async #onLine(name: string, line: LineRef, args: Record<string, string>): Promise<boolean> {
+    const tag = lineTag(line.subject, line.route);
+    const outcome = await this.#movement({ name, tag, args });
+    if (outcome.kind === 'refused') throw new Error(`no such line: ${line.route} ${line.subject}`);
+    return outcome.kind === 'moved';
+  }
+
+  #admission(request: ReserveRequest | AdmitRequest): Promise<Outcome> {
+    const operation = encodeReserve(request);
+    const { terms } = request.budget;
+    const announce = request.announce;
+    const bound = 'operation' in request ? request.operation : '';
+    this.#announcements.set(operation, {
+      dueMs: Math.min(terms.holdTtlMs, terms.usageDeadlineMs),
+      operation: announce === undefined ? '' : bound,
+      requestKey: announce === undefined ? '' : this.keys.request(announce.requestId),
+      record:
+        announce === undefined
+          ? ''
+          : `${reservationId(operation.tag, operation.args['id']!)} ${hash22(announce.methodPath)}`,
+      keepMs: terms.usageDeadlineMs + RECORD_GRACE_MS,
+    });
+    return this.#submit(this.#admissions, operation).then((reply) =>
+      this.#decode(operation, reply),
+    );
+  }
+
+  async #movement(operation: Operation): Promise<Outcome> {
+    return this.#decode(operation, await this.#submit(this.#movements, operation));
+  }
+
+  #submit(batcher: Batcher, operation: Operation): Promise<readonly unknown[]> {
+    const now = this.#options.clock?.();
+    return batcher.submit(operation, now === undefined ? '' : String(now));
+  }
+
+  #decode(operation: Operation, reply: readonly unknown[]): Outcome {
+    try {
+      const outcome = decodeOutcome(operation.tag, reply);
+      if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
+      return outcome;
+    } catch (error) {
+      if (!(error instanceof ScriptFailure)) throw error;
+      throw new LedgerUnavailable(`${this.keys.line(operation.tag)}: ${error.message}`);
+    }
+  }
+
+  #announceAll(operations: readonly Operation[]): void {
+    const keys: string[] = [];
+    const args: string[] = [];
+    for (const operation of operations) {
+      const hint = this.#announcements.get(operation)!;
+      const index = this.keys.dueLines(this.keys.shardOf(operation.tag));
+      keys.push(index, hint.requestKey === '' ? index : hint.requestKey);
+      args.push(
+        operation.tag,
+        String(hint.dueMs),
+        hint.operation,
+        hint.record,
+        String(hint.keepMs),
+      );
+    }
+    run(this.redis, this.#announce, keys, args).catch(() => {
+      this.#options.meter?.count('earmark_ledger_errors_total', { kind: 'announce' });
+    });
+  }
+
+  /** Anything but a script: one question, one answer, in time or not at all. */
+  async #ask<T>(question: () => Promise<T>): Promise<T> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_resolve, reject) => {
+      const fail = (): void => reject(new LedgerUnavailable('no answer from the ledger in time'));
+      timer = setTimeout(fail, Math.max(this.#options.timeoutMs, 1000));
+    });
+    try {
+      return await Promise.race([question(), late]);
+    } catch (error) {
+      if (error instanceof LedgerUnavailable || error instanceof RangeError) throw error;
+      throw new LedgerUnavailable(error instanceof Error ? error.message : String(error));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+/** Whether a text can be the ID of a reservation at all. */
+export function isReservation(text: string): boolean {
+  return parseReservation(text) !== undefined;
+}

@@ -1,0 +1,62 @@
+-- Evidence names an operation; this finds the receipt it is about, or says that there is none to be had.
+
+-- About an older reservation of the same ID that the ledger forgot: the one that is kept came later.
+local function is_older(a, receipt)
+  return a.reservedAt ~= '' and a.unreserved ~= '1' and receipt.operation ~= a.operation
+    and receipt.reservedAt > integer(a.reservedAt, 'reservedAt')
+end
+
+-- The line for a use without a kept receipt; opened where the ledger has none and the metadata says under what.
+local function line_for_forgotten(context, a)
+  local twin = a.shadow == '1' and 'shadow' or 'line'
+  local line = twin_of(context, twin)
+  if line then
+    touch(context, line)
+  elseif a.terms ~= '' then
+    line = open_line(context, twin, {
+      generation = integer(a.generation, 'generation'), content = a.content,
+      numerator = integer(a.numerator, 'factor'), denominator = integer(a.denominator, 'factor'),
+      terms = a.terms, subject = a.subject, route = a.route,
+    })
+  end
+  return line
+end
+
+-- Amounts made for another set of limits than the page's: the greatest stands for the budget's unit.
+local function fit(list, terms)
+  if #list > 0 and #list ~= #terms.limits then
+    return { math.max(unpack(list)) }
+  end
+  return list
+end
+
+-- `on`: what to do with {bound, unbound, own, missing}; each gets (context, line, receipt, list).
+local function weigh(keys, a, list, on)
+  local field, own_field = 'r:' .. a.id, 'u:' .. a.id .. ':' .. a.operation
+  local context = open(keys, a.now, { field, own_field })
+  local receipt, own = context.receipts[field], context.receipts[own_field]
+  if own then
+    return on.own(context, twin_of(context, own.twin), own, list)
+  end
+  if receipt and not is_older(a, receipt) then
+    local line = twin_of(context, receipt.twin)
+    if receipt.operation == a.operation then
+      return on.bound(context, line, receipt, list)
+    elseif receipt.operation == '' and (receipt.state == 'RESERVED' or receipt.state == 'EXPIRING') then
+      return on.unbound(context, line, receipt, list)
+    end
+    return on.lost(context, line, receipt, list, own_field)
+  end
+  local line = twin_of(context, a.shadow == '1' and 'shadow' or 'line')
+  if a.reservedAt == '' then
+    return refused(line, nil, 'not-found')
+  elseif line and integer(a.reservedAt, 'reservedAt') <= line.foldedTo then
+    return refused(line, nil, 'too-late')
+  end
+  return on.forgotten(context, line, list, own_field)
+end
+
+local EVIDENCE = {
+  'id', 'operation', 'amounts', 'grade', 'reservedAt', 'unreserved', 'generation', 'content', 'numerator',
+  'denominator', 'terms', 'subject', 'route', 'shadow', 'now',
+}

@@ -1,0 +1,158 @@
+-- reserve, and admit (a reserve whose start runs along when nothing waits between them).
+
+local function start_known(context, line, receipt, bound)
+  local result = start(context, line, receipt, bound)
+  if result[1] == 'refused' and (result[2] == 'bound' or result[2] == 'state') then
+    return same(line, receipt)
+  end
+  return result
+end
+
+local function limited(context, line, by, limit, wait, needed)
+  commit(context)
+  return { 'limited', by, limit, wait, needed, view(line) }
+end
+
+-- The limit that fails with the longest wait: a wait that never ends is the longest.
+local function longest(line, units, fails, short)
+  local found, found_wait
+  for i, limit in ipairs(line.terms.limits) do
+    if fails(i, limit) then
+      local wait = wait_for(line, i, short(i, limit))
+      if wait == -1 and limit.units == 0 and reserved_of(line, limit.name) > 0 then
+        wait = line.terms.hold
+      end
+      if not found or (wait == -1 and found_wait ~= -1) or (found_wait ~= -1 and wait > found_wait) then
+        found, found_wait = i, wait
+      end
+    end
+  end
+  if found then
+    return line.terms.limits[found].name, found_wait, units[found]
+  end
+end
+
+-- What stops an admission, in the order of the design: the first that fails is named.
+local function obstacle(line, units, closed, route_frozen)
+  if line.frozen ~= 0 or route_frozen == -1 or route_frozen > line.clock then
+    return 'frozen', '', -1, units[1]
+  elseif closed then
+    return 'closed', '', -1, units[1]
+  end
+  for i, limit in ipairs(line.terms.limits) do
+    if units[i] > scale(limit.max, line.numerator, line.denominator) then
+      return 'max-reservation', limit.name, -1, units[i]
+    end
+  end
+  local function short(i, limit)
+    return units[i] + debt_of(line, limit.name) - line.page.books[i].available
+  end
+  local limit, wait, needed = longest(line, units, function(_, terms)
+    return debt_of(line, terms.name) > 0
+  end, short)
+  for _, entry in ipairs(line.closed) do
+    if entry[4] > 0 and not limit_index(line, entry[3]) and (not limit or wait ~= -1) then
+      limit, wait, needed = entry[3], -1, units[1]
+    end
+  end
+  if limit then
+    return 'debt', limit, wait, needed
+  end
+  limit, wait, needed = longest(line, units, function(i)
+    return line.page.books[i].available < units[i]
+  end, short)
+  if limit then
+    return 'capacity', limit, wait, needed
+  end
+end
+
+local function budget_of(a)
+  return {
+    generation = integer(a.generation, 'generation'), content = a.content,
+    numerator = integer(a.numerator, 'factor'), denominator = integer(a.denominator, 'factor'),
+    terms = a.terms, subject = a.subject, route = a.route,
+  }
+end
+
+local function follow(context, a, receipt)
+  receipt.first, receipt.previous = a.first, a.previous
+  local first = receipt_of(context, 'r:' .. a.first)
+  first.latest, first.newest, first.dirty = receipt.attempt, a.id, true
+end
+
+local function reserve(keys, a, bound)
+  local field, previous = 'r:' .. a.id, 'r:' .. a.previous
+  local fields = a.previous == '' and { field } or { field, previous, 'r:' .. a.first }
+  local context = open(keys, a.now, fields)
+  local units, attempt = amounts(a.units, 'units'), integer(a.attempt, 'attempt')
+  local budget, twin = budget_of(a), a.shadow == '1' and 'shadow' or 'line'
+  local known = context.receipts[field]
+  if known then
+    local line = twin_of(context, known.twin)
+    if known.digest ~= a.digest then
+      return refused(line, known, 'digest')
+    end
+    return bound and start_known(context, line, known, bound) or same(line, known)
+  end
+  local line = twin_of(context, twin)
+  if attempt > 1 then
+    local before = context.receipts[previous]
+    if not before or before.digest ~= a.digest or not may_be_followed(before, a.again == '1')
+      or not context.receipts['r:' .. a.first] then
+      return refused(before and twin_of(context, before.twin) or line, before or nil, 'attempt')
+    end
+  end
+  if line and budget.generation < line.generation then
+    return refused(line, nil, 'stale', text(line.generation))
+  elseif line and budget.generation == line.generation and budget.content ~= line.content then
+    return refused(line, nil, 'content', line.content)
+  end
+  if #units ~= #(line and budget.generation == line.generation and line.terms or parse_terms(a.terms)).limits then
+    fail('invalid', 'units: as many as the budget has limits')
+  end
+  for i, amount in ipairs(units) do
+    units[i] = math.max(1, amount)
+  end
+  if line then
+    move_line(context, line, budget)
+  else
+    line = open_line(context, twin, budget)
+  end
+  local by, limit, wait, needed = obstacle(line, units, a.closed == '1', tonumber(a.routeFrozen))
+  if by then
+    return limited(context, line, by, limit, wait, needed)
+  end
+  for i, book in ipairs(line.page.books) do
+    book.available, book.reserved = book.available - units[i], add(book.reserved, units[i])
+  end
+  line.page.kept = line.page.kept + 1
+  local receipt = {
+    field = field, generation = line.generation, epoch = line.page.epoch, units = units, actual = false,
+    least = false, operation = '', digest = a.digest, reservedAt = line.clock,
+    expiresAt = add(line.clock, line.terms.hold), timer = 0, attempt = attempt, grade = '', breach = false,
+    unstarted = false, twin = twin, latest = attempt, newest = '', first = '', previous = '', own = {},
+  }
+  context.receipts[field] = receipt
+  change(line, receipt, 'RESERVED')
+  if attempt > 1 then
+    follow(context, a, receipt)
+  end
+  if bound then
+    return start(context, line, receipt, bound)
+  end
+  index(context, 'ZADD', keys.due, text(receipt.expiresAt), field)
+  return moved(context, line, receipt)
+end
+
+local RESERVE = {
+  'id', 'digest', 'units', 'attempt', 'previous', 'first', 'generation', 'content', 'numerator', 'denominator',
+  'terms', 'subject', 'route', 'shadow', 'closed', 'routeFrozen', 'again', 'operation', 'now',
+}
+
+operation('reserve', RESERVE, function(keys, a)
+  return reserve(keys, a, nil)
+end)
+
+operation('admit', RESERVE, function(keys, a)
+  return reserve(keys, a, a.operation)
+end)

@@ -1,0 +1,79 @@
+-- settle: what was really used, by the operation that used it; booked in full, whatever state the hold is in.
+
+local function replace(context, line, receipt, actual, grade)
+  local equal = same_amounts(actual, receipt.actual or zeros(#actual))
+  local presumed = receipt.grade == 'presumed'
+  if grade == 'presumed' then
+    return (equal or not presumed) and same(line, receipt) or refused(line, receipt, 'conflict')
+  elseif presumed then
+    touch(context, line)
+    return moved(context, line, receipt, book_use(context, line, receipt, actual, grade))
+  end
+  return equal and same(line, receipt) or refused(line, receipt, 'conflict')
+end
+
+local function settle_open(context, line, receipt, list, grade)
+  local page = page_of(context, line, receipt.generation, receipt.epoch)
+  local actual = spread(list, terms_of(line, page), receipt.units)
+  if ENDED[receipt.state] then
+    return replace(context, line, receipt, actual, grade)
+  end
+  touch(context, line)
+  return moved(context, line, receipt, book_use(context, line, receipt, actual, grade))
+end
+
+local function settle(keys, a)
+  local on = {}
+
+  function on.bound(context, line, receipt, list)
+    return settle_open(context, line, receipt, list, a.grade)
+  end
+
+  function on.own(context, line, receipt, list)
+    local page = page_of(context, line, receipt.generation, receipt.epoch)
+    return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
+  end
+
+  function on.unbound(context, line, receipt, list)
+    if all_zero(list) and receipt.state == 'EXPIRING' then
+      return same(line, receipt)
+    end
+    touch(context, line)
+    if all_zero(list) then
+      receipt.grade = a.grade
+      return_hold(context, line, receipt, 'RELEASED')
+      return moved(context, line, receipt)
+    end
+    receipt.operation, receipt.unstarted = a.operation, true
+    return settle_open(context, line, receipt, list, a.grade)
+  end
+
+  local function book_own(context, line, page, list, reserved_at, of, field)
+    local receipt = own_receipt(context, line, field, page, a.operation, reserved_at, of)
+    return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
+  end
+
+  function on.lost(context, line, receipt, list, field)
+    if all_zero(list) then
+      return same(line, receipt)
+    end
+    touch(context, line)
+    local page = page_of(context, line, receipt.generation, receipt.epoch)
+    return book_own(context, line, page, list, receipt.reservedAt, receipt, field)
+  end
+
+  function on.forgotten(context, line, list, field)
+    if all_zero(list) then
+      return same(line, nil)
+    end
+    line = line_for_forgotten(context, a)
+    if not line then
+      return refused(nil, nil, 'not-found')
+    end
+    return book_own(context, line, line.page, list, integer(a.reservedAt, 'reservedAt'), nil, field)
+  end
+
+  return weigh(keys, a, amounts(a.amounts, 'actual'), on)
+end
+
+operation('settle', EVIDENCE, settle)
