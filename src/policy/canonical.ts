@@ -1,7 +1,13 @@
 /** The form of a document that is stored and compared: defaults filled in, keys sorted, nothing that says nothing. */
 import { createHash } from 'node:crypto';
 
-export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json };
+export type Json =
+  | string
+  | number
+  | boolean
+  | null
+  | readonly Json[]
+  | { readonly [key: string]: Json };
 
 export function canonicalJson(value: Json): string {
   if (Array.isArray(value)) return `[${value.map(canonicalJson).join(',')}]`;

@@ -71,7 +71,9 @@ const isName = (value: unknown, ...names: string[]): boolean =>
 /** `request.headers` and `context` hold text only; whatever else is looked into may hold anything. */
 function holdsText(node: unknown): boolean {
   if (isName(node, 'context')) return true;
-  return isNode(node) && node.op === '.' && isFact(node) && (node.args as unknown[])[1] === 'headers';
+  return (
+    isNode(node) && node.op === '.' && isFact(node) && (node.args as unknown[])[1] === 'headers'
+  );
 }
 
 /** Always there, and checked by name: a field of `request` or `source`. */
@@ -86,7 +88,9 @@ function accessed(node: Node): [from: unknown, key: unknown] {
 
 function linear(receiver: unknown, pattern: unknown): Node {
   if (!isNode(pattern) || pattern.op !== 'value' || typeof pattern.args !== 'string') {
-    throw new CelError('matches() needs its pattern as a literal in quotes, so that it can be checked now');
+    throw new CelError(
+      'matches() needs its pattern as a literal in quotes, so that it can be checked now',
+    );
   }
   try {
     patterns.set(pattern.args, RE2JS.compile(pattern.args));
@@ -103,7 +107,8 @@ function rewrite(value: unknown, looping: boolean): unknown {
   if (Array.isArray(value)) return value.map((item) => rewrite(item, looping));
   if (!isNode(value)) return value;
   const args = value.args as unknown[];
-  if (value.op === 'call' && args[0] === 'has') return rewriteHas((args[1] as unknown[])[0] as Node, looping);
+  if (value.op === 'call' && args[0] === 'has')
+    return rewriteHas((args[1] as unknown[])[0] as Node, looping);
   if (value.op === 'rcall') return rewriteMethod(value, looping);
   if ((value.op === '.' || value.op === '[]') && !isFact(value)) {
     const [from, key] = accessed(value);
@@ -119,13 +124,16 @@ function rewrite(value: unknown, looping: boolean): unknown {
 
 function emptyWhereAbsent(list: unknown, looping: boolean): unknown {
   const after = rewrite(list, looping);
-  const absent = isNode(after) && after.op === 'call' && (after.args as unknown[])[0] === 'earmarkAny';
+  const absent =
+    isNode(after) && after.op === 'call' && (after.args as unknown[])[0] === 'earmarkAny';
   return absent ? call('earmarkList', after) : after;
 }
 
 function rewriteHas(access: Node, looping: boolean): Node {
   if (isFact(access)) {
-    throw new CelError('has() is no use here: the field is always there, "" or 0 where the request has none');
+    throw new CelError(
+      'has() is no use here: the field is always there, "" or 0 where the request has none',
+    );
   }
   const [from, key] = accessed(access);
   return call('earmarkHas', rewrite(from, looping), key);

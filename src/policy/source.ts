@@ -1,6 +1,14 @@
 /** A YAML document read field by field: every error at once, each with its line, column, path and remedy. */
-import { type Document, isAlias, isMap, isScalar, isSeq, LineCounter, type Node } from 'yaml';
-import { parseDocument } from 'yaml';
+import {
+  type Document,
+  isAlias,
+  isMap,
+  isScalar,
+  isSeq,
+  LineCounter,
+  type Node,
+  parseDocument,
+} from 'yaml';
 import { type Decimal, parseDecimal } from '../core/decimal.js';
 import { parseDuration } from './duration.js';
 import type { Problem } from './types.js';
@@ -23,7 +31,10 @@ export class Source {
     }
     this.document = parseDocument(text, { lineCounter: this.lines, prettyErrors: false });
     for (const error of this.document.errors) {
-      this.problems.push({ ...this.at(error.pos[0], ''), message: `is not YAML: ${error.message}` });
+      this.problems.push({
+        ...this.at(error.pos[0], ''),
+        message: `is not YAML: ${error.message}`,
+      });
     }
   }
 
@@ -58,12 +69,17 @@ export class Cursor {
     return this.node !== undefined && !(isScalar(this.node) && this.node.value === null);
   }
 
-  get isList(): boolean {
-    return isSeq(this.node);
+  get isEmptyList(): boolean {
+    return isSeq(this.node) && this.node.items.length === 0;
   }
 
   get isMapping(): boolean {
     return isMap(this.node);
+  }
+
+  /** Is the scalar of this value. */
+  is(value: string | number): boolean {
+    return this.scalar() === value;
   }
 
   fail(message: string): void {
@@ -78,7 +94,8 @@ export class Cursor {
   mapping(known: readonly string[]): (key: string) => Cursor {
     const entries = this.entries();
     for (const [key, value] of entries) {
-      if (!known.includes(key)) value.fail(`is unknown: remove it. Known here: ${known.join(', ')}`);
+      if (!known.includes(key))
+        value.fail(`is unknown: remove it. Known here: ${known.join(', ')}`);
     }
     const byKey = new Map(entries);
     return (key) =>
@@ -96,7 +113,12 @@ export class Cursor {
       const keyNode = pair.key as Node;
       const key = isScalar(keyNode) ? String(keyNode.value) : '?';
       const offset = keyNode.range?.[0] ?? this.offset;
-      const cursor = new Cursor(this.source, (pair.value as Node) ?? undefined, this.pathOf(key), offset);
+      const cursor = new Cursor(
+        this.source,
+        (pair.value as Node) ?? undefined,
+        this.pathOf(key),
+        offset,
+      );
       return [key, cursor] as const;
     });
   }
@@ -135,7 +157,10 @@ export class Cursor {
     const value = this.scalar();
     const found = values.find((known) => known === value);
     if (found !== undefined) return found;
-    return this.missing(fallback, `must be ${values.join(' or ')}`) ?? values[0]!;
+    return (
+      this.missing(fallback, `must be ${values.join(', ')}`.replace(/, ([^,]*)$/, ' or $1')) ??
+      values[0]!
+    );
   }
 
   /** A length of time in ms, at least 1 ms. */
@@ -143,17 +168,25 @@ export class Cursor {
     const value = this.scalar();
     const ms = typeof value === 'string' ? parseDuration(value) : undefined;
     if (ms !== undefined && ms > 0) return ms;
-    const text = this.missing(fallback, 'must be a length of time such as 150ms, 30s, 10m, 24h, 1d, 1w');
+    const text = this.missing(
+      fallback,
+      'must be a length of time such as 150ms, 30s, 10m, 24h, 1d, 1w',
+    );
     return (text === undefined ? undefined : parseDuration(text)) ?? 1;
   }
 
   /** An exact decimal, read from the text as it stands in the document. */
   decimal(fallback?: string): Decimal {
     const text =
-      isScalar(this.node) && this.node.value !== null ? (this.node.source ?? String(this.node.value)) : undefined;
+      isScalar(this.node) && this.node.value !== null
+        ? (this.node.source ?? String(this.node.value))
+        : undefined;
     const value = text === undefined ? undefined : parseDecimal(text);
     if (value !== undefined) return value;
-    const known = this.missing(fallback, 'must be a plain decimal of at most 18 places such as 0.15');
+    const known = this.missing(
+      fallback,
+      'must be a plain decimal of at most 18 places such as 0.15',
+    );
     return parseDecimal(known ?? '1')!;
   }
 
@@ -173,4 +206,3 @@ export class Cursor {
     return this.path === '' ? key : `${this.path}.${key}`;
   }
 }
-

@@ -13,7 +13,8 @@ const request = facts({
   digest: 'd'.repeat(43),
 });
 
-const value = (text: string, wants: 'bool' | 'string' = 'string') => compile(text, wants).run(request);
+const value = (text: string, wants: 'bool' | 'string' = 'string') =>
+  compile(text, wants).run(request);
 
 describe('what is there', () => {
   test.each([

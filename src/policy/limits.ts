@@ -1,0 +1,185 @@
+/** The limits of a budget: amounts, refill, and the rules that publishing checks of them (design §3, rules 2, 7, 9). */
+import { type Decimal, formatDecimal } from '../core/decimal.js';
+import { UNITS_MAX } from '../core/limits.js';
+import type { Factor, LimitTerms, Refill } from '../ledger/types.js';
+import type { Json } from './canonical.js';
+import { COST_PARTS, type Prices } from './cost.js';
+import { formatDuration } from './duration.js';
+import { LIMIT_KEYS, LIMITS_MAX, WINDOWS } from './schema.js';
+import type { Cursor } from './source.js';
+
+type Field = (key: string) => Cursor;
+
+/** A limit as read: what the ledger needs, what it costs, and its canonical form. */
+export interface ReadLimit {
+  readonly terms: LimitTerms;
+  /** Undefined: the budget's. */
+  readonly prices: Prices | undefined;
+  readonly canonical: { readonly [key: string]: Json };
+}
+
+/** What the budget says for every limit without a cost of its own. */
+interface Caps {
+  readonly maxReservation: number | undefined;
+  readonly maxOverdraft: number | null;
+  readonly executionHardCap: number | null;
+}
+
+/** A number or `none`, which is what stands there by default. */
+function amountOrNone(at: Cursor, min: number): number | null {
+  return !at.present || at.is('none') ? null : at.integer(min);
+}
+
+function readRefill(at: Cursor): { refill: Refill | null; canonical: Json } {
+  const nothing = { refill: null, canonical: 'none' };
+  if (!at.present || at.is('none')) return nothing;
+  if (!at.isMapping) {
+    at.fail('must be none, { units: 100, every: 1s } or { units: 60000, window: 1m }');
+    return nothing;
+  }
+  const field = at.mapping(['units', 'every', 'window']);
+  const units = field('units').integer(1);
+  if (field('every').present && field('window').present) {
+    at.fail('has both every and window: keep one');
+    return nothing;
+  }
+  if (field('window').present) {
+    const window = field('window').choice(Object.keys(WINDOWS) as (keyof typeof WINDOWS)[]);
+    return { refill: { units, window: WINDOWS[window] }, canonical: { units, window } };
+  }
+  if (!field('every').present) {
+    at.fail('needs every (continuous, such as 1s) or window (1m, 1h, 1d, 1w or month)');
+    return nothing;
+  }
+  const everyMs = field('every').duration();
+  return { refill: { units, everyMs }, canonical: { units, every: formatDuration(everyMs) } };
+}
+
+export function readPrices(at: Cursor): { prices: Prices; canonical: Json } {
+  const field = at.mapping(COST_PARTS);
+  const given = COST_PARTS.filter((part) => field(part).present);
+  const prices = Object.fromEntries(given.map((part) => [part, field(part).decimal()])) as Record<
+    string,
+    Decimal
+  >;
+  if (at.isMapping && given.every((part) => prices[part]!.digits === 0n)) {
+    at.fail(
+      'costs nothing at all: give at least one part a price, such as { input: 1, output: 1 }',
+    );
+  }
+  const canonical = Object.fromEntries(given.map((part) => [part, formatDecimal(prices[part]!)]));
+  return { prices, canonical };
+}
+
+function readOne(field: Field, name: string, caps: Caps): ReadLimit {
+  const burst = field('burst').integer(1);
+  const { refill, canonical } = readRefill(field('refill'));
+  const own = name !== '' && field('cost').present ? readPrices(field('cost')) : undefined;
+  const terms: LimitTerms = {
+    name,
+    burst,
+    refill,
+    maxReservation: own ? burst : (caps.maxReservation ?? burst),
+    maxOverdraft: own ? null : caps.maxOverdraft,
+    executionHardCap: own ? null : caps.executionHardCap,
+    ownCost: own !== undefined,
+  };
+  const form = { burst, refill: canonical };
+  return {
+    terms,
+    prices: own?.prices,
+    canonical: own ? { ...form, cost: own.canonical } : form,
+  };
+}
+
+function readList(list: Cursor, caps: Caps): readonly ReadLimit[] {
+  const items = list.items();
+  if (items.length > LIMITS_MAX)
+    list.fail(`has ${items.length} limits: at most ${LIMITS_MAX} may be`);
+  const names = new Set<string>();
+  return items.map((item) => {
+    const field = item.mapping(LIMIT_KEYS);
+    const name = field('name').text(undefined);
+    if (field('name').present && !/^[A-Za-z0-9][\w.-]{0,63}$/.test(name)) {
+      field('name').fail('must be 1 to 64 letters, digits, dots, dashes or underscores');
+    }
+    if (names.has(name)) field('name').fail(`is the name of an earlier limit: give it another`);
+    names.add(name);
+    const limit = readOne(field, name || '?', caps);
+    return { ...limit, canonical: { name, ...limit.canonical } };
+  });
+}
+
+/** `burst` and `refill`, or `limits`; with the budget's caps in each limit that they speak of. */
+export function readLimits(at: Cursor, field: Field): readonly ReadLimit[] {
+  const caps: Caps = {
+    maxReservation: field('maxReservation').present
+      ? field('maxReservation').integer(1)
+      : undefined,
+    maxOverdraft: amountOrNone(field('maxOverdraft'), 0),
+    executionHardCap: amountOrNone(field('executionHardCap'), 1),
+  };
+  const several = field('limits').present && !field('limits').isEmptyList;
+  if (!several && !field('burst').present) {
+    at.fail('needs burst, the most that may be available, or limits with a burst each');
+    return [];
+  }
+  if (several) {
+    for (const key of ['burst', 'refill']) {
+      if (field(key).present) field(key).fail('stands beside limits: move it into one of them');
+    }
+  }
+  const limits = several ? readList(field('limits'), caps) : [readOne(field, '', caps)];
+  checkCaps(field, limits, caps);
+  return limits;
+}
+
+function checkCaps(field: Field, limits: readonly ReadLimit[], caps: Caps): void {
+  const spoken = limits.filter((limit) => !limit.terms.ownCost).map((limit) => limit.terms);
+  for (const key of ['maxReservation', 'maxOverdraft', 'executionHardCap'] as const) {
+    if (spoken.length === 0 && caps[key] !== undefined && caps[key] !== null) {
+      field(key).fail('speaks of limits without a cost of their own, and there is none: remove it');
+    }
+  }
+  const burst = Math.min(...spoken.map((limit) => limit.burst));
+  if (caps.maxReservation !== undefined && caps.maxReservation > burst) {
+    field('maxReservation').fail(
+      `is ${caps.maxReservation}, above the burst of ${burst}, so it could never be reserved: lower it or raise burst`,
+    );
+  }
+  const largest = Math.max(...spoken.map((limit) => limit.maxReservation));
+  if (caps.executionHardCap !== null && caps.executionHardCap < largest) {
+    field('executionHardCap').fail(
+      `is ${caps.executionHardCap}, below maxReservation ${largest}, so that a use as reserved would be a breach: raise it`,
+    );
+  }
+}
+
+/** Refuses amounts that the ledger could not compute with exactly, for every plan. */
+export function checkArithmetic(
+  at: Cursor,
+  limits: readonly ReadLimit[],
+  factors: ReadonlyMap<string, Factor>,
+): void {
+  const plans = factors.size > 0 ? [...factors] : [['', { numerator: 1, denominator: 1 }] as const];
+  for (const { terms } of limits) {
+    const where = terms.name === '' ? '' : ` of limit ${terms.name}`;
+    for (const [plan, { numerator, denominator }] of plans) {
+      const under = plan === '' ? '' : ` under plan ${plan}`;
+      const largest = Math.max(terms.burst, terms.refill?.units ?? 0);
+      if (BigInt(largest) * BigInt(numerator) > BigInt(UNITS_MAX)) {
+        at.fail(
+          `burst or refill.units${where}${under} × the plan's factor is above 2^53 - 1: lower one`,
+        );
+      }
+      if (terms.refill === null || !('everyMs' in terms.refill)) continue;
+      const units = (BigInt(terms.refill.units) * BigInt(numerator)) / BigInt(denominator) || 1n;
+      const every = BigInt(terms.refill.everyMs);
+      if (units * every + every > BigInt(UNITS_MAX)) {
+        at.fail(
+          `refill${where}${under}: units × every (in ms) is above 2^53 - 1: divide both by the same number`,
+        );
+      }
+    }
+  }
+}
