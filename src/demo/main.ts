@@ -1,4 +1,4 @@
-/** `npm run demo`: earmark as a story, before real Envoys, on a ledger of its own. Exit code 1: something was not as it should be. */
+/** `npm run demo`: earmark as a story. Exit code 1: something was not as it should be. */
 import { parseArgs } from 'node:util';
 import { DemoBackend } from './backend.js';
 import type { Upstream } from './envoy.js';
