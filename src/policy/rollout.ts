@@ -81,30 +81,45 @@ function isDefault(at: Cursor, key: string): boolean {
   return key === 'by' ? at.is('subject') : at.isEmptyList;
 }
 
+const SHADOW: RouteRollout = Object.freeze({
+  mode: 'shadow',
+  percent: 100,
+  by: 'subject',
+  only: [],
+  except: [],
+});
+
+/** What the rollout says of a route; without a rollout everything runs in shadow. */
+export function rulesOf(rollout: Rollout | undefined, route: string | undefined): RouteRollout {
+  if (rollout === undefined) return SHADOW;
+  return (route === undefined ? undefined : rollout.routes[route]) ?? rollout.default;
+}
+
 /**
- * What happens to one request: without a rollout everything runs in shadow. `key` is the idempotency key or the
- * request's ID, so that a retry falls on the same side as what it repeats.
+ * What happens to one request of a route; the rest of an enforced route runs in shadow. `key` is the idempotency key or
+ * the request's ID, so that a retry falls on the same side as what it repeats.
  */
+export function modeOf(rules: RouteRollout, subject: string, key: string): Mode {
+  if (rules.mode !== 'enforce') return rules.mode;
+  if (rules.except.includes(subject)) return 'shadow';
+  if (rules.only.length > 0 && !rules.only.includes(subject)) return 'shadow';
+  if (rules.percent >= 100) return 'enforce';
+  return place(rules.by === 'subject' ? subject : `${subject}\n${key}`) < rules.percent
+    ? 'enforce'
+    : 'shadow';
+}
+
+/** Both in one. */
 export function decideMode(
   rollout: Rollout | undefined,
   route: string,
   subject: string,
   key: string,
 ): Mode {
-  if (rollout === undefined) return 'shadow';
-  const rule = Object.hasOwn(rollout.routes, route) ? rollout.routes[route]! : rollout.default;
-  if (rule.mode !== 'enforce') return rule.mode;
-  if (rule.except.includes(subject)) return 'shadow';
-  if (rule.only.length > 0 && !rule.only.includes(subject)) return 'shadow';
-  if (rule.percent >= 100) return 'enforce';
-  const place = percentile(route, rule.by === 'subject' ? subject : `${subject}\n${key}`);
-  return place < rule.percent ? 'enforce' : 'shadow';
+  return modeOf(rulesOf(rollout, route), subject, key);
 }
 
 /** Where a name stands in [0, 100), for ever: a higher percentage only ever adds names. */
-function percentile(route: string, name: string): number {
-  const hash = createHash('sha256')
-    .update(`${Buffer.byteLength(route)}:${route}${name}`)
-    .digest();
-  return (hash.readUIntBE(0, 6) / 2 ** 48) * 100;
+function place(name: string): number {
+  return (createHash('sha256').update(name).digest().readUInt32BE() / 2 ** 32) * 100;
 }
