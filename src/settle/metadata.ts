@@ -1,0 +1,79 @@
+/** Our metadata of an answered Check: signed on its way out, checked when it returns in the access log. */
+import { macHolds, macOf } from '../core/mac.js';
+import type { OwnMetadata } from './types.js';
+
+/** Envoy puts the metadata of a CheckResponse under the filter's name. */
+export const OWN_NAMESPACE = 'envoy.filters.http.ext_authz';
+
+export type OwnFields = Omit<OwnMetadata, 'mac' | 'budget'>;
+
+/** As it travels: a single limit's units as a number, several as a list. */
+export interface WireMetadata {
+  readonly [name: string]: string | number | boolean | readonly number[];
+}
+
+function signedParts(own: OwnFields): string[] {
+  return [
+    own.reservation,
+    own.operation,
+    String(own.generation),
+    own.epoch,
+    own.subject,
+    own.route,
+    own.units.join(),
+    String(own.reservedAt),
+    own.shadow ? 'shadow' : '',
+    own.unreserved ? 'unreserved' : '',
+  ];
+}
+
+export function signMetadata(key: Uint8Array, own: OwnFields): WireMetadata {
+  const { units, unreserved, ...rest } = own;
+  return {
+    ...rest,
+    units: units.length === 1 ? units[0]! : units,
+    ...(unreserved ? { unreserved } : {}),
+    mac: macOf(key, signedParts(own)),
+  };
+}
+
+const isWhole = (value: unknown): value is number =>
+  Number.isSafeInteger(value) && Number(value) >= 0;
+
+function readUnits(value: unknown): readonly number[] | undefined {
+  const units = Array.isArray(value) ? value : [value];
+  return units.every(isWhole) ? units : undefined;
+}
+
+/** `none`: the Check made no reservation. `forged`: it claims to be, but nobody with our key wrote it. */
+export function readMetadata(
+  key: Uint8Array,
+  raw: Readonly<Record<string, unknown>>,
+): OwnMetadata | 'none' | 'forged' {
+  const { reservation, operation, generation, epoch, subject, route, reservedAt, mac } = raw;
+  if (reservation === '') return 'none';
+  const units = readUnits(raw.units);
+  if (
+    typeof reservation !== 'string' ||
+    typeof operation !== 'string' ||
+    typeof epoch !== 'string' ||
+    typeof subject !== 'string' ||
+    typeof route !== 'string' ||
+    typeof mac !== 'string' ||
+    !isWhole(generation) ||
+    !isWhole(reservedAt) ||
+    units === undefined
+  ) {
+    return 'forged';
+  }
+  const shadow = raw.shadow === true;
+  const unreserved = raw.unreserved === true;
+  const named = { reservation, operation, generation, epoch, subject, route };
+  const own = { ...named, units, reservedAt, shadow, unreserved };
+  return macHolds(key, signedParts(own), mac) ? { ...own, mac } : 'forged';
+}
+
+/** The start of an epoch as people read it: 2026-07-19T14:00Z. */
+export function epochText(epoch: number): string {
+  return `${new Date(epoch).toISOString().slice(0, 16)}Z`;
+}
