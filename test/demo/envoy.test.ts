@@ -3,9 +3,19 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { expect, test } from 'vitest';
-import { bootstrap, type Upstream } from '../../src/demo/envoy.js';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { DemoBackend } from '../../src/demo/backend.js';
+import { bootstrap, startEnvoy, type Upstream } from '../../src/demo/envoy.js';
+import { ProcessGroup } from '../../src/demo/process.js';
 import { envoyBinary } from '../support/binaries.js';
+
+let folder: string;
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'earmark-envoy-'));
+});
+
+afterEach(() => rmSync(folder, { recursive: true }));
 
 function validate(file: string): string {
   const args = ['--mode', 'validate', '-c', file];
@@ -24,16 +34,32 @@ const upstreams: Upstream[] = [
 ];
 
 test.each(upstreams)('and with the addresses of $host over $protocol', (upstream) => {
-  const folder = mkdtempSync(join(tmpdir(), 'earmark-envoy-'));
-  try {
-    const file = join(folder, 'envoy.yaml');
-    const text = bootstrap(upstream, '/run/earmark.sock');
-    for (const fixed of ['8080', '9901', '10000', '9191']) {
-      if (fixed !== String(upstream.port)) expect(text).not.toContain(`port_value: ${fixed}`);
-    }
-    writeFileSync(file, text);
-    expect(validate(file)).toContain('OK');
-  } finally {
-    rmSync(folder, { recursive: true });
+  const file = join(folder, 'envoy.yaml');
+  const text = bootstrap(upstream, '/run/earmark.sock');
+  for (const fixed of ['8080', '9901', '10000', '9191']) {
+    if (fixed !== String(upstream.port)) expect(text).not.toContain(`port_value: ${fixed}`);
   }
+  writeFileSync(file, text);
+  expect(validate(file)).toContain('OK');
 });
+
+test.each(['http/1.1', 'http/2'] as const)(
+  'it reaches a backend that speaks %s, but not without an earmark',
+  async (protocol) => {
+    const backend = await DemoBackend.start();
+    const processes = new ProcessGroup(folder);
+    try {
+      const port = protocol === 'http/2' ? backend.http2Port : backend.port;
+      const upstream = { host: '127.0.0.1', port, protocol, tls: false };
+      const envoy = await startEnvoy('a', processes, upstream, join(folder, 'nobody.sock'));
+      const models = await fetch(`http://127.0.0.1:${envoy}/v1/models`);
+      expect(models.status).toBe(200);
+      const chat = await fetch(`http://127.0.0.1:${envoy}/v1/chat/completions`, { method: 'POST' });
+      expect(chat.status).toBe(503);
+      expect(backend.executions).toEqual([]);
+    } finally {
+      await processes.end();
+      backend.stop();
+    }
+  },
+);
