@@ -3,6 +3,7 @@ import { lineTag, newOperation, receiptId, reservationId } from '../core/ids.js'
 import type { LedgerApi } from '../ledger/api.js';
 import { LedgerUnavailable, type LineView, type Outcome, type Receipt } from '../ledger/types.js';
 import type { Policy, PolicyView } from '../policy/types.js';
+import { MacKey } from '../settle/mac-key.js';
 import { epochText, signMetadata, type WireMetadata } from '../settle/metadata.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import * as answers from './answer.js';
@@ -16,6 +17,7 @@ const PATIENCE_MS = 1000;
 const MARGIN_MS = 20;
 /** The first question, the newest attempt, and the one after it. */
 const RUNS_MAX = 3;
+const LOST = 'the ledger cannot be reached in time';
 const PAUSE_MS = 5;
 const PAUSE_MS_MAX = 50;
 
@@ -62,11 +64,13 @@ class Check {
   readonly #deps: CheckDeps;
   readonly #request: CheckRequest;
   readonly #call: CheckCall;
+  readonly #macKey: MacKey;
   readonly #deadline: number;
   readonly labels: Labels = { route: '', mode: '' };
 
-  constructor(deps: CheckDeps, request: CheckRequest, call: CheckCall) {
+  constructor(deps: CheckDeps, macKey: MacKey, request: CheckRequest, call: CheckCall) {
     this.#deps = deps;
+    this.#macKey = macKey;
     this.#request = request;
     this.#call = call;
     const patience = Date.now() + PATIENCE_MS;
@@ -135,7 +139,8 @@ class Check {
     const { request, mode } = decision;
     this.labels.route = request.route;
     this.labels.mode = mode;
-    const key = await this.#intime(this.#deps.ledger.macKey());
+    const held = this.#macKey.get();
+    const key = held instanceof Promise ? await this.#intime(held) : held;
     // Without the key nothing can be signed, and what isn't signed would not count when it returns.
     if (key === undefined) return this.#unknown(decision, { reservation: '' });
     const reply = await this.#reply(decision);
@@ -234,12 +239,7 @@ class Check {
   }
 
   /** It is not known whether the reservation was made. Its metadata lets the log entry settle it either way. */
-  #lost(
-    decision: Plan,
-    key: Buffer,
-    attempt: number,
-    message = 'the ledger cannot be reached in time',
-  ): CheckAnswer {
+  #lost(decision: Plan, key: Buffer, attempt: number, message = LOST): CheckAnswer {
     const {
       subject,
       route,
@@ -261,11 +261,7 @@ class Check {
     return this.#unknown(decision, metadata, message);
   }
 
-  #unknown(
-    decision: Plan,
-    metadata: WireMetadata,
-    message = 'the ledger cannot be reached in time',
-  ): CheckAnswer {
+  #unknown(decision: Plan, metadata: WireMetadata, message = LOST): CheckAnswer {
     if (!decision.request.shadow) return this.unavailable(message, metadata);
     const { headers } = this.#request;
     if (metadata.reservation === '') return answers.passed(headers, { shadow: true });
@@ -279,9 +275,10 @@ function answerLabel(answer: CheckAnswer): string {
 
 /** The handler of Envoy's Check. It never rejects: what goes wrong is an error answer, and in the log. */
 export function createCheck(deps: CheckDeps): CheckHandler {
+  const macKey = new MacKey(() => deps.ledger.macKey());
   return async (request, call) => {
     const started = performance.now();
-    const check = new Check(deps, request, call);
+    const check = new Check(deps, macKey, request, call);
     let answer: CheckAnswer;
     try {
       answer = await check.answer();

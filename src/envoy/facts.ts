@@ -3,7 +3,7 @@ import { type Body, bodyDigest } from '../core/digest.js';
 import type { RequestFacts } from '../policy/types.js';
 import type { CheckRequest } from './types.js';
 
-/** OpenAI's names for the most that a completion may use, the newest first. */
+/** OpenAI's names for the most that a completion may use. */
 const MAXIMA = ['max_completion_tokens', 'max_tokens', 'max_output_tokens'];
 
 type Json = Readonly<Record<string, unknown>>;
@@ -42,15 +42,17 @@ function parseJson(request: CheckRequest, body: Body): { json?: Json; problem?: 
   }
 }
 
+/** The largest where several are given: which one a backend obeys is its own affair. */
 function readMaximum(json: Json | undefined): { maxTokens: number; problem?: string } {
+  let maxTokens = 0;
   for (const name of MAXIMA) {
-    const value = json?.[name];
-    if (value === undefined || value === null) continue;
-    if (Number.isSafeInteger(value) && (value as number) >= 0)
-      return { maxTokens: value as number };
-    return { maxTokens: 0, problem: `body: ${name} must be a whole number from 0 to 2^53 - 1` };
+    const value = json?.[name] ?? 0;
+    if (!Number.isSafeInteger(value) || (value as number) < 0) {
+      return { maxTokens: 0, problem: `body: ${name} must be a whole number from 0 to 2^53 - 1` };
+    }
+    maxTokens = Math.max(maxTokens, value as number);
   }
-  return { maxTokens: 0 };
+  return { maxTokens };
 }
 
 /** Never throws: what is wrong with the request is answered once its budget is known. */

@@ -2,6 +2,7 @@
 import { methodPath, requestDigest } from '../core/digest.js';
 import { KEY_BYTES_MAX, SUBJECT_BYTES_MAX } from '../core/limits.js';
 import type { AdmitRequest } from '../ledger/types.js';
+import { modeOf, rulesOf } from '../policy/rollout.js';
 import {
   type Budget,
   type Mode,
@@ -10,7 +11,6 @@ import {
   type PolicyView,
 } from '../policy/types.js';
 import { type ReadRequest, readRequest } from './facts.js';
-import { modeOf, rulesOf } from './rollout.js';
 import type { CheckRequest } from './types.js';
 
 /** A reservation to ask for, whole but for the attempt. */

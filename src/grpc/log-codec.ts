@@ -1,4 +1,5 @@
 /** Access-log entries read without the parts that earmark never looks at. */
+import { METHODS } from '../core/digest.js';
 import type { LogEntry } from '../settle/types.js';
 import {
   dictionary,
@@ -25,18 +26,6 @@ import {
   type Visit,
 } from './wire.js';
 
-const METHODS = [
-  '',
-  'GET',
-  'HEAD',
-  'POST',
-  'PUT',
-  'DELETE',
-  'CONNECT',
-  'OPTIONS',
-  'TRACE',
-  'PATCH',
-];
 const TYPES: Readonly<Record<number, string>> = { 0: '', 6: 'DownstreamEnd' };
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };

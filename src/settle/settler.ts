@@ -1,13 +1,15 @@
 /** From an access-log entry to a booking: binds it to an operation, asks the ledger, and keeps at it until it is taken. */
-import { methodPath } from '../core/digest.js';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { parseReservation } from '../core/ids.js';
 import type { LedgerApi } from '../ledger/api.js';
 import { type EvidenceRef, LedgerUnavailable, type Outcome } from '../ledger/types.js';
-import type { Budget, PolicyView } from '../policy/types.js';
+import { CostOverflow } from '../policy/cost.js';
+import type { Budget, Policy, Usage } from '../policy/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
+import { type Bound, bind, withBudget } from './binding.js';
 import { classifySent, classifyUnsent } from './classify.js';
-import { OWN_NAMESPACE, readMetadata } from './metadata.js';
-import type { Finding, LogEntry, OwnMetadata } from './types.js';
+import { MacKey } from './mac-key.js';
+import type { Finding, LogEntry } from './types.js';
 import { readUsage } from './usage.js';
 import { type Item, type Reason, Waiting } from './waiting.js';
 
@@ -15,6 +17,9 @@ import { type Item, type Reason, Waiting } from './waiting.js';
 const USAGE_DEADLINE_MS = 600_000;
 const SPOOL_POLL_MS = 10_000;
 const SPOOL_TAKE = 200;
+/** Many entries share a wake-up. */
+const WAKE_MS_MIN = 50;
+const FREEZE_PAUSE_MS = 200;
 /** Of STOP_MS_MAX; the rest is for what comes after. */
 const STOP_MS = 5_000;
 
@@ -27,44 +32,45 @@ export interface EvidenceSpool {
 
 export interface SettlerDeps {
   readonly ledger: Pick<LedgerApi, 'settle' | 'unknown' | 'findCheck' | 'get' | 'macKey'>;
-  readonly policy: () => PolicyView;
-  /** Reads policies from the ledger again. */
-  readonly reload: () => Promise<void>;
-  /** A breach freezes every line of the route; `until` as in the receipt's line, -1: until an operator ends it. */
-  readonly freezeRoute: (route: string, tag: string, until: number) => void;
+  /** A generation of any age, from the ledger where it isn't here. */
+  readonly loadPolicy: (generation: number) => Promise<Policy | undefined>;
+  /** A breach stops every line of the route; `until` as in the line, -1: until an operator ends it. */
+  readonly freezeRoute: (route: string, tag: string, until: number) => Promise<void>;
   readonly spool: EvidenceSpool;
   readonly meter: Meter;
   readonly log: Log;
 }
 
-/** What an entry is about: our signed metadata, or a Check that its request ID found. */
-interface Subject {
-  readonly ref: EvidenceRef;
-  readonly generation: number;
-  readonly route: string;
-  readonly unreserved: boolean;
+/** The budget under which an operation was reserved. */
+interface Rules {
+  readonly policy: Policy;
+  readonly budget: Budget;
 }
 
-/** `keep`: to be tried again. */
-type Result = { readonly keep: Reason } | 'done';
+type Moved = Extract<Outcome, { kind: 'moved' }>;
+type Refused = Extract<Outcome, { kind: 'refused' }>;
+
+/** `keep`: to be tried again. `done`: what became of it. */
+type Result = { readonly keep: Reason } | { readonly done: string };
 
 const KEEP: Result = { keep: 'ledger' };
 const SEARCH: Result = { keep: 'search' };
 
 export class Settler {
   readonly #deps: SettlerDeps;
+  readonly #macKey: MacKey;
   readonly #waiting = new Waiting();
   readonly #active = new Set<Promise<void>>();
   readonly #polling: NodeJS.Timeout;
   #timer: NodeJS.Timeout | undefined;
-  #reloading: Promise<void> | undefined;
   #stopped = false;
 
   constructor(deps: SettlerDeps) {
     this.#deps = deps;
-    this.#polling = setInterval(() => void this.#takeSpooled(), SPOOL_POLL_MS);
+    this.#macKey = new MacKey(() => deps.ledger.macKey());
+    this.#polling = setInterval(() => this.#track(this.#takeSpooled()), SPOOL_POLL_MS);
     this.#polling.unref();
-    void this.#takeSpooled();
+    this.#track(this.#takeSpooled());
   }
 
   /** Entries that the ledger has not taken yet. */
@@ -83,25 +89,29 @@ export class Settler {
     clearInterval(this.#polling);
     clearTimeout(this.#timer);
     const end = Date.now() + STOP_MS;
-    await this.#settled(end);
+    await this.#idle(end);
     for (const item of this.#waiting.takeAll()) this.#start(item);
-    await this.#settled(end);
+    await this.#idle(end);
     const left = this.#waiting.takeAll();
     if (left.length === 0) return;
+    const { spool, log } = this.#deps;
     try {
-      await this.#deps.spool.put(left.map(({ entry, since }) => JSON.stringify({ entry, since })));
-      this.#deps.log.info({ entries: left.length }, 'evidence left in the ledger for another');
+      await spool.put(left.map(({ entry, since }) => JSON.stringify({ entry, since })));
+      log.info({ entries: left.length }, 'evidence left in the ledger for another');
     } catch (error) {
-      const message = 'evidence lost: replay the file access log';
-      this.#deps.log.error({ err: error, entries: left.length }, message);
+      log.error({ err: error, entries: left.length }, 'evidence lost: replay the file access log');
     }
   }
 
-  async #settled(end: number): Promise<void> {
+  async #idle(end: number): Promise<void> {
     while (this.#active.size > 0 && Date.now() < end) {
-      const pause = new Promise((resolve) => setTimeout(resolve, 20));
-      await Promise.race([Promise.all(this.#active), pause]);
+      await Promise.race([Promise.all(this.#active), sleep(20)]);
     }
+  }
+
+  #track(work: Promise<void>): void {
+    const tracked = work.finally(() => this.#active.delete(tracked));
+    this.#active.add(tracked);
   }
 
   async #takeSpooled(): Promise<void> {
@@ -115,37 +125,35 @@ export class Settler {
   }
 
   #start(item: Item): void {
-    const running = this.#run(item).finally(() => this.#active.delete(running));
-    this.#active.add(running);
+    this.#track(this.#run(item));
   }
 
   async #run(item: Item): Promise<void> {
+    const labels = { route: '' };
     let result: Result;
     try {
-      result = await this.#handle(item);
+      result = await this.#handle(item, labels);
     } catch (error) {
       if (!(error instanceof LedgerUnavailable)) {
-        this.#deps.log.error({ err: error }, 'an access-log entry could not be read');
-        return this.#count('', 'failed');
-      }
-      result = KEEP;
+        this.#deps.log.error({ err: error }, 'an access-log entry could not be booked');
+        result = { done: 'failed' };
+      } else result = { keep: 'ledger' };
     }
-    if (result !== 'done') this.#keep(item, result.keep);
+    if ('done' in result) this.#count(labels.route, result.done);
+    else this.#keep(item, result.keep, labels.route);
   }
 
-  #keep(item: Item, reason: Reason): void {
+  #keep(item: Item, reason: Reason, route: string): void {
     const dropped = this.#waiting.add(item, reason, Date.now());
-    if (dropped !== undefined) this.#count('', 'overflow');
+    if (dropped !== undefined) this.#count(route, 'overflow');
     this.#schedule();
   }
 
   #schedule(): void {
-    const { meter } = this.#deps;
-    meter.observe('earmark_evidence_waiting', {}, this.#waiting.size);
+    this.#deps.meter.observe('earmark_evidence_waiting', {}, this.#waiting.size);
     const due = this.#waiting.nextDue;
     if (this.#stopped || this.#timer !== undefined || due === undefined) return;
-    // A fixed smallest pause: many entries share a wake-up.
-    this.#timer = setTimeout(() => this.#wake(), Math.max(50, due - Date.now()));
+    this.#timer = setTimeout(() => this.#wake(), Math.max(WAKE_MS_MIN, due - Date.now()));
     this.#timer.unref();
   }
 
@@ -155,134 +163,108 @@ export class Settler {
     this.#schedule();
   }
 
-  async #handle(item: Item): Promise<Result> {
-    const { entry } = item;
+  async #handle({ entry, since }: Item, labels: { route: string }): Promise<Result> {
     const unsent = classifyUnsent(entry);
-    if (unsent?.kind === 'nothing') return this.#done('', unsent.cause);
-    const about = await this.#subjectOf(entry, unsent !== undefined);
-    if (about === 'done') return about;
-    if ('keep' in about) return this.#again(item, about, USAGE_DEADLINE_MS, '');
-    const budget = await this.#budget(about);
+    if (unsent?.kind === 'nothing') return { done: unsent.cause };
+    const bound = await bind(this.#deps.ledger, this.#macKey, entry, unsent !== undefined);
+    if (bound.kind === 'none') return this.#unbound(bound.cause);
+    if (bound.kind === 'search') return inTime(SEARCH, since, undefined);
+    const rules = await this.#rulesOf(bound);
+    labels.route = bound.route;
+    const deadlineMs = rules?.budget.terms.usageDeadlineMs;
     // A request that was never sent costs nothing under any policy.
-    if (budget === undefined && unsent === undefined) {
-      return this.#again(item, KEEP, USAGE_DEADLINE_MS, about.route);
-    }
-    const finding = unsent ?? this.#read(entry, budget!);
-    const outcome = await this.#book(about, finding, budget);
-    const result = this.#judge(about, finding, outcome, item);
-    return this.#again(
-      item,
-      result,
-      budget?.terms.usageDeadlineMs ?? USAGE_DEADLINE_MS,
-      about.route,
-    );
+    if (rules === undefined && unsent === undefined) return inTime(KEEP, since, deadlineMs);
+    const finding = unsent ?? this.#read(entry, rules!.budget);
+    const outcome = await this.#book(bound, finding, rules);
+    if ('receipt' in outcome && outcome.receipt) labels.route = outcome.receipt.route;
+    return inTime(this.#judge(bound, finding, outcome, since), since, deadlineMs);
   }
 
-  /** Beyond the usage deadline the ledger has its own answer to evidence that never came. */
-  #again(item: Item, result: Result, deadlineMs: number, route: string): Result {
-    if (result === 'done' || Date.now() - item.since < deadlineMs) return result;
-    return this.#done(route, result.keep === 'search' ? 'nothing found' : 'expired');
+  #unbound(cause: string): Result {
+    if (cause === 'forged') this.#deps.meter.count('earmark_evidence_forged_total', { route: '' });
+    return { done: cause };
   }
 
-  async #subjectOf(entry: LogEntry, unsent: boolean): Promise<Subject | Result> {
-    const raw = entry.metadata[OWN_NAMESPACE];
-    if (raw?.reservation === undefined) return this.#lookUp(entry, unsent);
-    const own = readMetadata(await this.#deps.ledger.macKey(), raw);
-    if (own === 'none') return this.#done('', 'no reservation');
-    if (own !== 'forged') return subjectOf(own);
-    this.#deps.meter.count('earmark_evidence_forged_total', { route: '' });
-    return this.#done('', 'forged');
-  }
-
-  /** An answer that Envoy did not get leaves no metadata behind: only the request ID tells. */
-  async #lookUp(entry: LogEntry, unsent: boolean): Promise<Subject | Result> {
-    if (entry.requestId === '') return this.#done('', 'no request ID');
-    const { ledger } = this.#deps;
-    const ref = await ledger.findCheck(entry.requestId, methodPath(entry.method, entry.path));
-    if (ref === undefined) return SEARCH;
-    if (unsent) return { ref, generation: 0, route: '', unreserved: true };
-    const found = await ledger.get(ref.reservation);
-    if (found === undefined) return SEARCH;
-    const { generation, route } = found.receipt;
-    return { ref, generation, route, unreserved: true };
-  }
-
-  /** Of the policy under which it was reserved. */
-  async #budget({ generation, route }: Subject): Promise<Budget | undefined> {
+  async #rulesOf({ generation, route }: Bound): Promise<Rules | undefined> {
     if (generation === 0) return undefined;
-    const find = () =>
-      this.#deps
-        .policy()
-        .generation(generation)
-        ?.budgets.find((budget) => budget.route === route);
-    const budget = find();
-    if (budget !== undefined) return budget;
-    this.#reloading ??= this.#deps.reload().finally(() => {
-      this.#reloading = undefined;
-    });
-    await this.#reloading;
-    return find();
+    const policy = await this.#deps.loadPolicy(generation);
+    const budget = policy?.budgets.find((one) => one.route === route);
+    return policy && budget && { policy, budget };
   }
 
   #read(entry: LogEntry, budget: Budget): Finding {
     const reading = readUsage(entry, budget.usage);
     if (reading.invalid.length > 0) this.#count(budget.route, 'invalid report');
-    return classifySent(entry, budget.usage, reading);
+    return costable(classifySent(entry, budget.usage, reading), budget);
   }
 
-  #book(about: Subject, finding: Finding, budget: Budget | undefined): Promise<Outcome> {
-    const { ledger, policy } = this.#deps;
-    const content = policy().generation(about.generation)?.content;
-    const ref = withBudget(about, budget, content);
-    if (finding.kind === 'settle') {
-      const actual = finding.usage === undefined ? [0] : budget!.cost(finding.usage);
-      return ledger.settle({ ...ref, actual, grade: finding.grade });
-    }
-    const { least } = finding as Extract<Finding, { kind: 'unknown' }>;
-    return ledger.unknown({ ...ref, least: least === undefined ? [] : budget!.cost(least) });
+  #book(bound: Bound, finding: Finding, rules: Rules | undefined): Promise<Outcome> {
+    const { ledger } = this.#deps;
+    const ref: EvidenceRef = rules ? withBudget(bound.ref, rules.policy, rules.budget) : bound.ref;
+    const cost = (usage: Usage | undefined, none: readonly number[]) =>
+      usage === undefined ? none : rules!.budget.cost(usage);
+    return finding.kind === 'settle'
+      ? ledger.settle({ ...ref, actual: cost(finding.usage, [0]), grade: finding.grade })
+      : ledger.unknown({
+          ...ref,
+          least: finding.kind === 'unknown' ? cost(finding.least, []) : [],
+        });
   }
 
-  #judge(about: Subject, finding: Finding, outcome: Outcome, item: Item): Result {
-    const { meter, log } = this.#deps;
-    const { reservation } = about.ref;
-    const route = about.route || (outcome.kind === 'limited' ? '' : (outcome.receipt?.route ?? ''));
+  #judge(bound: Bound, finding: Finding, outcome: Outcome, since: number): Result {
     switch (outcome.kind) {
       case 'moved':
-        meter.observe('earmark_settle_seconds', {}, (Date.now() - item.since) / 1000);
-        if (outcome.receipt.breach) meter.count('earmark_breaches_total', { route });
-        if (outcome.freezeRoute) {
-          const tag = parseReservation(reservation)!.tag;
-          this.#deps.freezeRoute(route, tag, outcome.line.frozenUntil);
-        }
-        if (finding.kind === 'unknown') {
-          meter.count('earmark_evidence_unknown_total', { route, cause: finding.cause });
-        }
-        return this.#done(route, finding.kind === 'settle' ? finding.grade : 'unknown');
+        return this.#moved(bound, finding, outcome, since);
       case 'same':
         // The reserve whose answer was lost may still be on its way to the ledger.
-        if (outcome.receipt === undefined && about.unreserved) return SEARCH;
-        return this.#done(route, 'repeated');
+        if (outcome.receipt === undefined && bound.unreserved) return SEARCH;
+        return { done: 'repeated' };
       case 'refused':
-        if (outcome.why === 'not-found') return SEARCH;
-        if (outcome.why === 'conflict') {
-          meter.count('earmark_evidence_conflicts_total', { route });
-          const { operation } = about.ref;
-          log.warn(
-            { reservation, operation, detail: outcome.detail },
-            'evidence contradicts a receipt',
-          );
-        } else if (outcome.why !== 'too-late') {
-          log.error({ reservation, why: outcome.why, detail: outcome.detail }, 'evidence refused');
-        }
-        return this.#done(route, outcome.why);
+        return this.#refused(bound, outcome);
       case 'limited':
         throw new Error('a settlement cannot be limited');
     }
   }
 
-  #done(route: string, outcome: string): 'done' {
-    this.#count(route, outcome);
-    return 'done';
+  #moved(bound: Bound, finding: Finding, outcome: Moved, since: number): Result {
+    const { meter } = this.#deps;
+    const { receipt, line } = outcome;
+    const { route } = receipt;
+    meter.observe('earmark_settle_seconds', {}, (Date.now() - since) / 1000);
+    if (receipt.breach) meter.count('earmark_breaches_total', { route });
+    if (outcome.freezeRoute) {
+      const { tag } = parseReservation(bound.ref.reservation)!;
+      this.#track(this.#freeze(route, tag, line.frozenUntil));
+    }
+    if (finding.kind !== 'unknown') return { done: finding.kind === 'settle' ? finding.grade : '' };
+    meter.count('earmark_evidence_unknown_total', { route, cause: finding.cause });
+    return { done: 'unknown' };
+  }
+
+  /** The line is frozen; the rest of its route must follow, however long that takes. */
+  async #freeze(route: string, tag: string, until: number): Promise<void> {
+    for (;;) {
+      try {
+        return await this.#deps.freezeRoute(route, tag, until);
+      } catch (error) {
+        this.#deps.log.error({ err: error, route }, 'a route that must be frozen is not yet');
+        if (this.#stopped) return;
+        await sleep(FREEZE_PAUSE_MS);
+      }
+    }
+  }
+
+  #refused(bound: Bound, { why, detail }: Refused): Result {
+    const { meter, log } = this.#deps;
+    const { reservation, operation } = bound.ref;
+    if (why === 'not-found') return SEARCH;
+    if (why === 'conflict') {
+      meter.count('earmark_evidence_conflicts_total', { route: bound.route });
+      log.warn({ reservation, operation, detail }, 'evidence contradicts a receipt');
+    } else if (why !== 'too-late') {
+      log.error({ reservation, operation, why, detail }, 'evidence refused');
+    }
+    return { done: why };
   }
 
   #count(route: string, outcome: string): void {
@@ -290,25 +272,21 @@ export class Settler {
   }
 }
 
-function subjectOf(own: OwnMetadata): Subject {
-  const { reservation, operation, subject, route, shadow, reservedAt, unreserved } = own;
-  const metadata = { subject, route, shadow, reservedAt, unreserved };
-  return {
-    ref: { reservation, operation, metadata },
-    generation: own.generation,
-    route,
-    unreserved,
-  };
+/** Beyond the usage deadline the ledger has its own answer to evidence that never came. */
+function inTime(result: Result, since: number, deadlineMs = USAGE_DEADLINE_MS): Result {
+  if ('done' in result || Date.now() - since < deadlineMs) return result;
+  return { done: result.keep === 'search' ? 'nothing found' : 'expired' };
 }
 
-/** A line that the ledger forgot opens under the budget; the plan's factor is in no metadata, so it opens with 1. */
-function withBudget(
-  { ref, generation }: Subject,
-  budget: Budget | undefined,
-  content: string | undefined,
-): EvidenceRef {
-  if (ref.metadata === undefined || budget === undefined || content === undefined) return ref;
-  const factor = { numerator: 1, denominator: 1 };
-  const known = { generation, content, terms: budget.terms, factor };
-  return { ...ref, metadata: { ...ref.metadata, budget: known } };
+/** A cost that no integer can hold is no report: it is never rounded. */
+function costable(finding: Finding, budget: Budget): Finding {
+  const usage = finding.kind === 'settle' ? finding.usage : undefined;
+  const least = finding.kind === 'unknown' ? finding.least : undefined;
+  try {
+    if (usage ?? least) budget.cost((usage ?? least)!);
+    return finding;
+  } catch (error) {
+    if (!(error instanceof CostOverflow)) throw error;
+    return { kind: 'unknown', least: undefined, cause: 'cost too large' };
+  }
 }
