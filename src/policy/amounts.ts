@@ -10,7 +10,7 @@ type Field = (key: string) => Cursor;
 
 export function readCost(at: Cursor): { cost: Cost; canonical: Json } {
   if (at.is('prices'))
-    at.fail('prices are not available yet: write { input: 1, output: 1 } or the like');
+    at.fail('by prices is not available yet: write { input: 1, output: 1 } or the like');
   if (at.present && !at.is('prices')) {
     const { prices, canonical } = readPrices(at);
     return { cost: compileCost(prices), canonical };

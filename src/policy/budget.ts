@@ -4,7 +4,7 @@ import { type EstimateRules, estimate } from '../estimate/estimate.js';
 import type { Factor, Terms } from '../ledger/types.js';
 import { readCost, readEstimate } from './amounts.js';
 import type { Json } from './canonical.js';
-import { type Cost, compileCost, costOf, tokens } from './cost.js';
+import { type Cost, compileCost, costOf, outputThatFits } from './cost.js';
 import { formatDuration } from './duration.js';
 import { readExpressions } from './expressions.js';
 import { checkArithmetic, type ReadLimit, readLimits } from './limits.js';
@@ -38,8 +38,8 @@ export function readBudget(at: Cursor, plans: ReadonlyMap<string, Factor>): Read
   if (field('oversize').is('clamp')) onlyFor(field('oversize'), 'refuse');
   else field('oversize').choice(['refuse'], 'refuse');
 
-  const limits = readLimits(at, field);
-  checkArithmetic(field('refill').present ? field('refill') : at, limits, plans);
+  const { limits, canonical: amounts } = readLimits(at, field);
+  checkArithmetic(limits, plans);
   const cost = readCost(field('cost'));
   const costs = limits.map((limit) => (limit.prices ? compileCost(limit.prices) : cost.cost));
   const rules = readEstimate(field('estimate'), limits, costs);
@@ -74,7 +74,7 @@ export function readBudget(at: Cursor, plans: ReadonlyMap<string, Factor>): Read
     route,
     ...settings,
     ...expressions.canonical,
-    ...limitsForm(limits, field),
+    ...amounts,
     cost: cost.canonical,
     estimate: rules.canonical,
     usage: usage.canonical,
@@ -89,7 +89,7 @@ export function readBudget(at: Cursor, plans: ReadonlyMap<string, Factor>): Read
 }
 
 function readRoute(at: Cursor): string {
-  const route = at.text(undefined);
+  const route = at.text(undefined, 'text such as chat.generate');
   const bytes = Buffer.byteLength(route);
   if (at.present && (bytes === 0 || bytes > ROUTE_BYTES_MAX || /\p{Cc}/u.test(route))) {
     at.fail(`must be 1 to ${ROUTE_BYTES_MAX} bytes without control characters`);
@@ -119,7 +119,7 @@ function readTimes(field: Field) {
   const retentionMs = field('receiptRetention').duration('24h');
   const onBreach = field('onBreach').choice(['freezeRoute', 'freezeLine', 'mark'], 'freezeRoute');
   const byOperator = !field('freezeFor').present || field('freezeFor').is('operator');
-  const freezeForMs = byOperator ? 0 : field('freezeFor').duration();
+  const freezeForMs = byOperator ? 0 : field('freezeFor').duration(undefined, 'operator or ');
   const terms = { epochMs, holdTtlMs, usageDeadlineMs, retentionMs, onBreach, freezeForMs };
   const canonical = {
     epoch: formatDuration(epochMs),
@@ -132,31 +132,20 @@ function readTimes(field: Field) {
   return { terms, canonical };
 }
 
-function limitsForm(limits: readonly ReadLimit[], field: Field): Canonical {
-  const single = limits[0]?.terms.name === '' ? limits[0] : undefined;
-  const cap = (key: string): Json =>
-    field(key).present && !field(key).is('none') ? field(key).integer(0) : 'none';
-  const caps = { maxOverdraft: cap('maxOverdraft'), executionHardCap: cap('executionHardCap') };
-  if (single) return { ...single.canonical, ...caps, maxReservation: single.terms.maxReservation };
-  const several = { limits: limits.map((limit) => limit.canonical), ...caps };
-  const at = field('maxReservation');
-  return at.present ? { ...several, maxReservation: at.integer(1) } : several;
-}
-
 function warn(
   field: Field,
   limits: readonly ReadLimit[],
   costs: readonly Cost[],
   rules: EstimateRules,
 ): void {
-  const short = limits.findIndex(
+  const short = limits.find(
     ({ terms }, i) =>
       !terms.ownCost &&
-      costOf(costs[i]!, tokens(0, Math.min(rules.completion, 1e9))) > terms.maxReservation,
+      (outputThatFits(costs[i]!, 0, terms.maxReservation) ?? Infinity) < rules.completion,
   );
-  if (rules.fixed === undefined && short >= 0) {
+  if (rules.fixed === undefined && short) {
     field('estimate').warn(
-      `the completion default of ${rules.completion} tokens costs more than maxReservation ${limits[short]!.terms.maxReservation}: a request without a maximum of its own holds all that one reservation may`,
+      `the completion default of ${rules.completion} tokens costs more than maxReservation ${short.terms.maxReservation}: a request without a maximum of its own holds all that one reservation may`,
     );
   }
   const caps = limits.some(

@@ -28,7 +28,7 @@ function expression<T>(
     };
     return { run: named, constant };
   } catch (error) {
-    at.fail((error as Error).message);
+    at.fail(`can't be used: ${(error as Error).message}`);
     return { run: () => '' as T, constant: undefined };
   }
 }
@@ -36,7 +36,7 @@ function expression<T>(
 export function readExpressions(field: Field, route: string, plans: ReadonlyMap<string, Factor>) {
   const text = {
     match: field('match').text('true'),
-    subject: field('subject').text(undefined),
+    subject: field('subject').text(undefined, 'CEL such as request.headers["x-tenant"]'),
     plan: field('plan').text(DEFAULT_PLAN),
     key: field('key').text(DEFAULT_KEY),
   };

@@ -9,13 +9,16 @@ import { LIMIT_KEYS, LIMITS_MAX, WINDOWS } from './schema.js';
 import type { Cursor } from './source.js';
 
 type Field = (key: string) => Cursor;
+type Form = { readonly [key: string]: Json };
 
 /** A limit as read: what the ledger needs, what it costs, and its canonical form. */
 export interface ReadLimit {
   readonly terms: LimitTerms;
   /** Undefined: the budget's. */
   readonly prices: Prices | undefined;
-  readonly canonical: { readonly [key: string]: Json };
+  readonly canonical: Form;
+  /** Where its amounts stand, for the rules that only hold or fail with a plan's factor. */
+  readonly field: Field;
 }
 
 /** What the budget says for every limit without a cost of its own. */
@@ -27,7 +30,7 @@ interface Caps {
 
 /** A number or `none`, which is what stands there by default. */
 function amountOrNone(at: Cursor, min: number): number | null {
-  return !at.present || at.is('none') ? null : at.integer(min);
+  return !at.present || at.is('none') ? null : at.integer(min, undefined, 'none or ');
 }
 
 function readRefill(at: Cursor): { refill: Refill | null; canonical: Json } {
@@ -89,6 +92,7 @@ function readOne(field: Field, name: string, caps: Caps): ReadLimit {
     terms,
     prices: own?.prices,
     canonical: own ? { ...form, cost: own.canonical } : form,
+    field,
   };
 }
 
@@ -111,18 +115,20 @@ function readList(list: Cursor, caps: Caps): readonly ReadLimit[] {
 }
 
 /** `burst` and `refill`, or `limits`; with the budget's caps in each limit that they speak of. */
-export function readLimits(at: Cursor, field: Field): readonly ReadLimit[] {
+export function readLimits(
+  at: Cursor,
+  field: Field,
+): { limits: readonly ReadLimit[]; canonical: Form } {
+  const most = field('maxReservation');
   const caps: Caps = {
-    maxReservation: field('maxReservation').present
-      ? field('maxReservation').integer(1)
-      : undefined,
+    maxReservation: most.present ? most.integer(1) : undefined,
     maxOverdraft: amountOrNone(field('maxOverdraft'), 0),
     executionHardCap: amountOrNone(field('executionHardCap'), 1),
   };
   const several = field('limits').present && !field('limits').isEmptyList;
   if (!several && !field('burst').present) {
     at.fail('needs burst, the most that may be available, or limits with a burst each');
-    return [];
+    return { limits: [], canonical: {} };
   }
   if (several) {
     for (const key of ['burst', 'refill']) {
@@ -131,7 +137,23 @@ export function readLimits(at: Cursor, field: Field): readonly ReadLimit[] {
   }
   const limits = several ? readList(field('limits'), caps) : [readOne(field, '', caps)];
   checkCaps(field, limits, caps);
-  return limits;
+  return { limits, canonical: formOf(limits, caps) };
+}
+
+function formOf(limits: readonly ReadLimit[], caps: Caps): Form {
+  const canonical = {
+    maxOverdraft: caps.maxOverdraft ?? 'none',
+    executionHardCap: caps.executionHardCap ?? 'none',
+  };
+  const [first] = limits;
+  if (first !== undefined && first.terms.name === '') {
+    return { ...first.canonical, ...canonical, maxReservation: first.terms.maxReservation };
+  }
+  const list = { ...canonical, limits: limits.map((limit) => limit.canonical) };
+  // Left out, it is each limit's own burst, which one number could not say.
+  return caps.maxReservation === undefined
+    ? list
+    : { ...list, maxReservation: caps.maxReservation };
 }
 
 function checkCaps(field: Field, limits: readonly ReadLimit[], caps: Caps): void {
@@ -157,29 +179,31 @@ function checkCaps(field: Field, limits: readonly ReadLimit[], caps: Caps): void
 
 /** Refuses amounts that the ledger could not compute with exactly, for every plan. */
 export function checkArithmetic(
-  at: Cursor,
   limits: readonly ReadLimit[],
-  factors: ReadonlyMap<string, Factor>,
+  plans: ReadonlyMap<string, Factor>,
 ): void {
-  const plans = factors.size > 0 ? [...factors] : [['', { numerator: 1, denominator: 1 }] as const];
-  for (const { terms } of limits) {
-    const where = terms.name === '' ? '' : ` of limit ${terms.name}`;
-    for (const [plan, { numerator, denominator }] of plans) {
-      const under = plan === '' ? '' : ` under plan ${plan}`;
-      const largest = Math.max(terms.burst, terms.refill?.units ?? 0);
-      if (BigInt(largest) * BigInt(numerator) > BigInt(UNITS_MAX)) {
-        at.fail(
-          `burst or refill.units${where}${under} × the plan's factor is above 2^53 - 1: lower one`,
-        );
-      }
-      if (terms.refill === null || !('everyMs' in terms.refill)) continue;
-      const units = (BigInt(terms.refill.units) * BigInt(numerator)) / BigInt(denominator) || 1n;
-      const every = BigInt(terms.refill.everyMs);
-      if (units * every + every > BigInt(UNITS_MAX)) {
-        at.fail(
-          `refill${where}${under}: units × every (in ms) is above 2^53 - 1: divide both by the same number`,
-        );
-      }
-    }
+  const factors: readonly (readonly [string, Factor])[] =
+    plans.size > 0 ? [...plans] : [['', { numerator: 1, denominator: 1 }]];
+  for (const [plan, factor] of factors) {
+    const under = plan === '' ? '' : ` under plan ${plan}`;
+    for (const limit of limits) checkExact(limit, factor, under);
+  }
+}
+
+function checkExact({ terms, field }: ReadLimit, factor: Factor, under: string): void {
+  const numerator = BigInt(factor.numerator);
+  const exact = (units: number): boolean => BigInt(units) * numerator <= BigInt(UNITS_MAX);
+  if (!exact(terms.burst)) field('burst').fail(`is above 2^53 - 1${under}: lower it or the factor`);
+  const { refill } = terms;
+  if (refill === null) return;
+  if (!exact(refill.units))
+    field('refill').fail(`is above 2^53 - 1${under}: lower it or the factor`);
+  if (!('everyMs' in refill)) return;
+  const units = (BigInt(refill.units) * numerator) / BigInt(factor.denominator) || 1n;
+  const every = BigInt(refill.everyMs);
+  if (units * every + every > BigInt(UNITS_MAX)) {
+    field('refill').fail(
+      `has units × every (in ms) above 2^53 - 1${under}: divide both by the same number`,
+    );
   }
 }

@@ -21,7 +21,7 @@ export function parsePolicy(text: string, file: string): Parsed {
   const source = new Source(text, file);
   const root = source.root();
   const policy = root && readPolicy(root);
-  const { problems, warnings } = source;
+  const { problems, warnings } = source.sorted();
   return { policy: problems.length === 0 ? policy : undefined, problems, warnings };
 }
 
@@ -38,8 +38,11 @@ export function formatProblem({ file, line, column, path, message }: Problem): s
   return `${file}:${line}:${column}: ${path === '' ? 'the document' : path} ${message}`;
 }
 
-function readPolicy(root: Cursor): Policy {
-  if (!root.isMapping) root.fail('must be a mapping that starts with schema: admissionBudget.v1');
+function readPolicy(root: Cursor): Policy | undefined {
+  if (!root.isMapping) {
+    root.fail('must be a mapping that starts with schema: admissionBudget.v1');
+    return undefined;
+  }
   const field = root.mapping(POLICY_KEYS);
   field('schema').choice(['admissionBudget.v1']);
   const generation = field('generation').integer(1);
@@ -65,7 +68,7 @@ function readPolicy(root: Cursor): Policy {
 }
 
 function readBudgets(at: Cursor, plans: ReadonlyMap<string, Factor>): readonly ReadBudget[] {
-  const items = at.items();
+  const items = at.isList ? at.items() : [];
   if (items.length === 0) at.fail('must be a list of at least one budget');
   if (items.length > BUDGETS_MAX)
     at.fail(`has ${items.length} budgets: at most ${BUDGETS_MAX} may be`);

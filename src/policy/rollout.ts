@@ -19,11 +19,15 @@ export function parseRollout(text: string, file: string): ParsedRollout {
   const source = new Source(text, file);
   const root = source.root();
   const rollout = root && readRollout(root);
-  return { rollout: source.problems.length === 0 ? rollout : undefined, problems: source.problems };
+  const { problems } = source.sorted();
+  return { rollout: problems.length === 0 ? rollout : undefined, problems };
 }
 
-function readRollout(root: Cursor): Rollout {
-  if (!root.isMapping) root.fail('must be a mapping that starts with schema: rollout.v1');
+function readRollout(root: Cursor): Rollout | undefined {
+  if (!root.isMapping) {
+    root.fail('must be a mapping that starts with schema: rollout.v1');
+    return undefined;
+  }
   const field = root.mapping(['schema', 'generation', 'default', 'routes']);
   field('schema').choice(['rollout.v1']);
   const generation = field('generation').integer(1);

@@ -44,6 +44,12 @@ export class Source {
     return new Cursor(this, this.document.contents ?? undefined, '', 0);
   }
 
+  /** In the order of the document. */
+  sorted(): { problems: readonly Problem[]; warnings: readonly Problem[] } {
+    const order = (a: Problem, b: Problem): number => a.line - b.line || a.column - b.column;
+    return { problems: this.problems.toSorted(order), warnings: this.warnings.toSorted(order) };
+  }
+
   at(offset: number, path: string): Omit<Problem, 'message'> {
     const { line, col } = offset === 0 ? { line: 1, col: 1 } : this.lines.linePos(offset);
     return { file: this.file, line, column: col, path };
@@ -55,12 +61,14 @@ export class Cursor {
   readonly path: string;
   readonly source: Source;
   private readonly node: Node | undefined;
+  private readonly keyOffset: number;
   private readonly offset: number;
 
   constructor(source: Source, node: Node | undefined, path: string, offset: number) {
     this.source = source;
     this.node = isAlias(node) ? node.resolve(source.document!) : node;
     this.path = path;
+    this.keyOffset = offset;
     this.offset = node?.range?.[0] ?? offset;
   }
 
@@ -71,6 +79,10 @@ export class Cursor {
 
   get isEmptyList(): boolean {
     return isSeq(this.node) && this.node.items.length === 0;
+  }
+
+  get isList(): boolean {
+    return isSeq(this.node);
   }
 
   get isMapping(): boolean {
@@ -86,6 +98,11 @@ export class Cursor {
     this.source.problems.push({ ...this.source.at(this.offset, this.path), message });
   }
 
+  /** What is wrong is the key, not what it holds. */
+  private failKey(message: string): void {
+    this.source.problems.push({ ...this.source.at(this.keyOffset, this.path), message });
+  }
+
   warn(message: string): void {
     this.source.warnings.push({ ...this.source.at(this.offset, this.path), message });
   }
@@ -94,8 +111,7 @@ export class Cursor {
   mapping(known: readonly string[]): (key: string) => Cursor {
     const entries = this.entries();
     for (const [key, value] of entries) {
-      if (!known.includes(key))
-        value.fail(`is unknown: remove it. Known here: ${known.join(', ')}`);
+      if (!known.includes(key)) value.failKey(`is unknown: ${remedyFor(key, known)}`);
     }
     const byKey = new Map(entries);
     return (key) =>
@@ -134,17 +150,21 @@ export class Cursor {
     );
   }
 
-  text(fallback: string | undefined): string {
+  /** `what` completes "must be". */
+  text(fallback: string | undefined, what = 'text'): string {
     const value = this.scalar();
     if (typeof value === 'string') return value;
-    return this.missing(fallback, 'must be text: put it in quotes') ?? '';
+    const quotes = this.present && isScalar(this.node) ? ': put it in quotes' : '';
+    return this.missing(fallback, `must be ${what}${quotes}`) ?? '';
   }
 
-  /** A whole number from `min` to 2^53 - 1. */
-  integer(min: number, fallback?: number): number {
+  /** A whole number from `min` to 2^53 - 1; `or` names what else the caller takes. */
+  integer(min: number, fallback?: number, or = ''): number {
     const value = this.scalar();
     if (typeof value === 'number' && Number.isSafeInteger(value) && value >= min) return value;
-    return this.missing(fallback, `must be a whole number from ${min} to 9007199254740991`) ?? min;
+    return (
+      this.missing(fallback, `must be ${or}a whole number from ${min} to 9007199254740991`) ?? min
+    );
   }
 
   flag(fallback: boolean): boolean {
@@ -163,14 +183,14 @@ export class Cursor {
     );
   }
 
-  /** A length of time in ms, at least 1 ms. */
-  duration(fallback?: string): number {
+  /** A length of time in ms, at least 1 ms; `or` as for `integer`. */
+  duration(fallback?: string, or = ''): number {
     const value = this.scalar();
     const ms = typeof value === 'string' ? parseDuration(value) : undefined;
     if (ms !== undefined && ms > 0) return ms;
     const text = this.missing(
       fallback,
-      'must be a length of time such as 150ms, 30s, 10m, 24h, 1d, 1w',
+      `must be ${or}a length of time such as 150ms, 30s, 10m, 24h, 1d, 1w`,
     );
     return (text === undefined ? undefined : parseDuration(text)) ?? 1;
   }
@@ -205,4 +225,28 @@ export class Cursor {
     if (!plain) return `${this.path}[${JSON.stringify(key)}]`;
     return this.path === '' ? key : `${this.path}.${key}`;
   }
+}
+
+/** The name that was meant, where one is close; else all that there are. */
+function remedyFor(key: string, known: readonly string[]): string {
+  const close = known.find((name) => edits(key.toLowerCase(), name.toLowerCase()) <= 2);
+  return close === undefined
+    ? `remove it; there are ${known.join(', ')}`
+    : `did you mean ${close}?`;
+}
+
+/** Insertions, deletions, replacements and swaps of neighbours between two short words. */
+function edits(a: string, b: string): number {
+  const rows = [Array.from({ length: b.length + 1 }, (_, j) => j)];
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const same = a[i - 1] === b[j - 1] ? 0 : 1;
+      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      const best = Math.min(rows[i - 1]![j]! + 1, row[j - 1]! + 1, rows[i - 1]![j - 1]! + same);
+      row.push(swapped ? Math.min(best, rows[i - 2]![j - 2]! + 1) : best);
+    }
+    rows.push(row);
+  }
+  return rows[a.length]![b.length]!;
 }

@@ -28,8 +28,11 @@ export function readUsage(
 
 function list<T>(at: Cursor, fallback: readonly T[], read: (item: Cursor) => T): readonly T[] {
   if (!at.present) return fallback;
+  const { problems } = at.source;
+  const before = problems.length;
   const items = at.items();
   const values = items.map(read);
+  if (problems.length > before) return fallback;
   const twice = values.findIndex((value, i) => values.indexOf(value) < i);
   if (twice >= 0) items[twice]!.fail('stands there twice: remove one');
   return values;
