@@ -47,7 +47,8 @@ export async function settleReport(deps: ReceiptDeps, report: Report): Promise<O
   }
   if (outcome.freezeRoute) {
     const { tag } = parseReservation(receipt.reservation)!;
-    await deps.freezeRoute(receipt.route, tag, line.frozenUntil);
+    // It tries until it is done, which whoever reports need not wait for.
+    deps.freezeRoute(receipt.route, tag, line.frozenUntil).catch(() => undefined);
   }
   return outcome;
 }

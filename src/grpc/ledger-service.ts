@@ -30,7 +30,7 @@ import { type Code, type Details, grpcError } from './status.js';
 export const LEDGER_PROTO = 'earmark/v1/ledger.proto';
 
 export interface LedgerServiceDeps extends ReceiptDeps {
-  readonly ledger: LedgerApi;
+  readonly ledger: Pick<LedgerApi, 'reserve' | 'start' | 'release' | 'settle' | 'get'>;
   policy(): PolicyView;
   /** A generation of any age, from the ledger where it isn't here. */
   loadPolicy(generation: number): Promise<Policy | undefined>;

@@ -44,12 +44,15 @@ export class EmbeddedLedger {
   readonly #owner: Server;
   #child: ChildProcess | undefined;
   #stopping = false;
+  /** However this process ends, but for a kill -9, the server ends with it. */
+  readonly #atExit = (): void => void this.#child?.kill('SIGTERM');
 
   private constructor(options: EmbeddedOptions, binary: string, owner: Server) {
     this.#options = options;
     this.#binary = binary;
     this.#owner = owner;
     this.socket = embeddedSocket(options.data);
+    process.once('exit', this.#atExit);
   }
 
   /** Resolves when the server answers; it may still be loading a long append-only file. */
@@ -82,6 +85,7 @@ export class EmbeddedLedger {
       child.kill('SIGKILL');
       await gone;
     }
+    process.off('exit', this.#atExit);
     await new Promise((resolve) => this.#owner.close(resolve));
   }
 

@@ -40,6 +40,9 @@ export class PolicyWatch {
   private configured: { policy: Policy | undefined; rollout: Rollout | undefined } | undefined;
   private timer: NodeJS.Timeout | undefined;
   private stopped = false;
+  /** The look under way, and the one after it that others may join: two at once could end in the older view. */
+  private running: Promise<void> = Promise.resolve();
+  private next: Promise<void> | undefined;
 
   constructor(options: WatchOptions) {
     this.options = options;
@@ -93,17 +96,32 @@ export class PolicyWatch {
     return policy;
   }
 
+  /** Looks at once, for whoever was told by the ledger that this view is old. */
+  refresh(): Promise<void> {
+    this.next ??= this.running.then(() => {
+      this.next = undefined;
+      this.running = this.catchUp();
+      return this.running;
+    });
+    return this.next;
+  }
+
   private async look(): Promise<void> {
+    await this.refresh();
+    if (!this.stopped) this.timer = setTimeout(() => void this.look(), POLL_MS);
+  }
+
+  private async catchUp(): Promise<void> {
     try {
       if (this.configured !== undefined) {
         await this.bringIn(this.configured.policy, this.configured.rollout);
         this.configured = undefined;
       }
       if ((await this.options.documents.version()) !== this.version) await this.reload();
+      this.trouble = undefined;
     } catch (error) {
       this.failed(error);
     }
-    if (!this.stopped) this.timer = setTimeout(() => void this.look(), POLL_MS);
   }
 
   private failed(error: unknown): void {
@@ -149,7 +167,6 @@ export class PolicyWatch {
     const { policy, rollout } = await this.read(state);
     this.current = this.viewOf(policy, rollout, state.freezes);
     this.version = state.version;
-    this.trouble = undefined;
     const { log } = this.options;
     log.info(
       { generation: policy?.generation ?? 0, rollout: rollout !== undefined },

@@ -1,0 +1,76 @@
+/** What commands share: the way to the ledger, opened when first asked for and closed at the end. */
+import type { Config } from '../config/types.js';
+import { openRedis, type Redis, redisOptions } from '../ledger/connect.js';
+import { Documents } from '../ledger/documents.js';
+import { Ledger } from '../ledger/ledger.js';
+import { LedgerUnavailable } from '../ledger/types.js';
+import type { Log } from '../telemetry/meter.js';
+
+/** A person waits: longer than a Check may. */
+const TIMEOUT_MS = 10_000;
+
+const SILENT: Log = { debug() {}, info() {}, warn() {}, error() {} };
+
+export class LedgerContext {
+  readonly #config: Config;
+  #redis: Redis | undefined;
+  #ledger: Ledger | undefined;
+
+  constructor(config: Config) {
+    this.#config = config;
+  }
+
+  get prefix(): string {
+    return this.#config.ledger.prefix;
+  }
+
+  redis(): Redis {
+    this.#redis ??= openRedis(redisOptions(this.#config.ledger), SILENT, true);
+    return this.#redis;
+  }
+
+  documents(): Documents {
+    return new Documents(this.redis(), this.prefix);
+  }
+
+  /** Resolves when it is connected; rejects with the remedy where nobody answers. */
+  async ledger(): Promise<Ledger> {
+    if (this.#ledger !== undefined) return this.#ledger;
+    await this.now();
+    const ledger = new Ledger({
+      redis: redisOptions(this.#config.ledger),
+      prefix: this.prefix,
+      timeoutMs: TIMEOUT_MS,
+    });
+    this.#ledger = ledger;
+    if (ledger.redis.status !== 'ready') {
+      await new Promise<void>((resolve, reject) => {
+        ledger.redis.once('ready', resolve);
+        ledger.redis.once('close', () =>
+          reject(new LedgerUnavailable('the connection was closed')),
+        );
+      });
+    }
+    return ledger;
+  }
+
+  /** The ledger's clock, in ms. */
+  async now(): Promise<number> {
+    try {
+      const [seconds, micros] = await this.redis().time();
+      return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000);
+    } catch (error) {
+      const { url, data } = this.#config.ledger;
+      const remedy =
+        url === undefined
+          ? `the embedded ledger of ${data} is not running: start it by earmark serve`
+          : 'nothing answers at ledger.url: check it with EARMARK_LEDGER_URL or --config';
+      throw new LedgerUnavailable(`${remedy} (${(error as Error).message})`);
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#ledger?.stop();
+    this.#redis?.disconnect();
+  }
+}

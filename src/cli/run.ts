@@ -1,0 +1,191 @@
+/** The commands of `earmark`: which there are, what they are given, where their words go. */
+import { readFileSync } from 'node:fs';
+import { ConfigError, type Environment, loadConfig } from '../config/load.js';
+import { LedgerUnavailable } from '../ledger/types.js';
+import { serveCommand } from '../serve.js';
+import { auditCommand } from './audit.js';
+import { LedgerContext } from './context.js';
+import { freezeCommand, unfreezeCommand } from './freeze.js';
+import { type CommandResult, policyCommand } from './policy.js';
+import { reservationCommand } from './reservation.js';
+import { rolloutCommand } from './rollout.js';
+
+/** `table`: for people, on stdout whatever the code is. */
+type Result = CommandResult & { readonly table?: string };
+
+interface Command {
+  readonly usage: string;
+  readonly does: string;
+  run(args: readonly string[], context: LedgerContext): Promise<Result>;
+}
+
+const COMMANDS: Readonly<Record<string, Command>> = {
+  policy: {
+    usage: 'policy validate FILE | publish FILE | show [GENERATION]',
+    does: 'checks, publishes and shows policies',
+    run: policyCommand,
+  },
+  rollout: {
+    usage: 'rollout apply FILE | show',
+    does: 'says which generation is in force, and how far',
+    run: rolloutCommand,
+  },
+  freeze: {
+    usage: 'freeze --route ROUTE [--subject SUBJECT [--shadow]] [--for 15m]',
+    does: 'stops admissions of a route or of one line',
+    run: freezeCommand,
+  },
+  unfreeze: {
+    usage: 'unfreeze --route ROUTE [--subject SUBJECT [--shadow]]',
+    does: 'lets them go on',
+    run: unfreezeCommand,
+  },
+  reservation: {
+    usage: 'reservation show ID',
+    does: 'shows what is kept of a reservation',
+    run: reservationCommand,
+  },
+  audit: {
+    usage: 'audit',
+    does: 'adds the whole ledger up, exit code 1 if it does not',
+    run: auditCommand,
+  },
+};
+
+const SERVE = 'serve --config FILE';
+
+function help(): string {
+  const commands = [
+    [SERVE, 'answers Envoy, settles what was used'],
+    ...Object.values(COMMANDS).map(({ usage, does }) => [usage, does]),
+  ];
+  return `usage: earmark COMMAND [--config FILE] [--json]
+
+${commands.map(([usage, does]) => `  earmark ${usage}\n      ${does}`).join('\n')}
+
+The ledger is the one of --config FILE, or EARMARK_LEDGER_URL. --json prints JSON. --help, --version.
+Exit codes: 0 done, 1 failed, 2 wrong usage.`;
+}
+
+export interface Streams {
+  out(text: string): void;
+  err(text: string): void;
+}
+
+/** Options that every command takes, taken out of its arguments. */
+interface Common {
+  readonly args: readonly string[];
+  readonly config: string | undefined;
+  readonly json: boolean;
+  readonly help: boolean;
+  readonly version: boolean;
+}
+
+class WrongUsage extends Error {}
+
+function readCommon(argv: readonly string[]): Common {
+  const common = { json: false, help: false, version: false };
+  const args: string[] = [];
+  let config: string | undefined;
+  for (let at = 0; at < argv.length; at++) {
+    const arg = argv[at]!;
+    if (arg === '--config') {
+      config = argv[++at];
+      if (config === undefined) throw new WrongUsage('--config needs a FILE');
+    } else if (arg.startsWith('--config=')) config = arg.slice('--config='.length);
+    else if (arg === '--json') common.json = true;
+    else if (arg === '--help' || arg === '-h') common.help = true;
+    else if (arg === '--version') common.version = true;
+    else args.push(arg);
+  }
+  return { ...common, args, config };
+}
+
+/** Runs one command; resolves with the exit code. */
+export async function run(
+  argv: readonly string[],
+  environment: Environment,
+  streams: Streams,
+): Promise<number> {
+  let common: Common;
+  try {
+    common = readCommon(argv);
+  } catch (error) {
+    if (!(error instanceof WrongUsage)) throw error;
+    streams.err(error.message);
+    return 2;
+  }
+  const [name, ...args] = common.args;
+  if (common.version) {
+    streams.out(version());
+    return 0;
+  }
+  if (common.help || name === 'help') {
+    streams.out(help());
+    return 0;
+  }
+  if (name === undefined) {
+    streams.err(help());
+    return 2;
+  }
+  if (name === 'serve') return serve(args, common, environment, streams);
+  const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined;
+  if (command === undefined) {
+    const known = ['serve', ...Object.keys(COMMANDS)].join(', ');
+    streams.err(`unknown command ${name}: there are ${known}`);
+    return 2;
+  }
+  const result = await resultOf(command, args, common, environment);
+  if (common.json) streams.out(JSON.stringify(result.json));
+  else if (result.table !== undefined) streams.out(result.table);
+  if (result.code !== 0) streams.err(result.text);
+  else if (!common.json) streams.out(result.text);
+  return result.code;
+}
+
+async function resultOf(
+  command: Command,
+  args: readonly string[],
+  common: Common,
+  environment: Environment,
+): Promise<Result> {
+  let context: LedgerContext | undefined;
+  try {
+    context = new LedgerContext(loadFor(args, common, environment));
+    return await command.run(args, context);
+  } catch (error) {
+    if (!(error instanceof ConfigError) && !(error instanceof LedgerUnavailable)) throw error;
+    return { text: error.message, json: { ok: false, error: error.message }, code: 1 };
+  } finally {
+    await context?.close();
+  }
+}
+
+/** `policy validate` is the one that asks no ledger, so it needs none to be named. */
+function loadFor(args: readonly string[], { config }: Common, environment: Environment) {
+  const alone = args[0] === 'validate' && config === undefined && !environment.EARMARK_LEDGER_URL;
+  return loadConfig(config, alone ? { EARMARK_LEDGER_URL: 'redis://127.0.0.1' } : environment);
+}
+
+async function serve(
+  args: readonly string[],
+  common: Common,
+  environment: Environment,
+  streams: Streams,
+): Promise<number> {
+  if (args.length > 0) {
+    streams.err(`usage: earmark ${SERVE}`);
+    return 2;
+  }
+  try {
+    return await serveCommand(common.config, environment);
+  } catch (error) {
+    streams.err((error as Error).message);
+    return 1;
+  }
+}
+
+function version(): string {
+  const file = new URL('../../package.json', import.meta.url);
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version;
+}
