@@ -6,8 +6,8 @@ export type Reader = protobuf.Reader;
 /** Reads one field; `tag` is its number and wire type, as it stands in the message. */
 export type Visit<T> = (reader: Reader, tag: number, into: T) => void;
 
-/** Structs may nest; nobody needs more. */
-const DEPTH_MAX = 32;
+/** What is nested deeper is left out: it is nobody's usage or claim, and no reason to lose the rest. */
+const DEPTH_MAX = 16;
 
 export const text = (field: number): number => (field << 3) | 2;
 export const varint = (field: number): number => field << 3;
@@ -84,6 +84,7 @@ const structValue: Visit<ValueSlot> = (reader, tag, slot) => {
   if (tag === DOUBLE_2) slot.value = reader.double();
   else if (tag === TEXT_3) slot.value = reader.string();
   else if (tag === VARINT_4) slot.value = reader.bool();
+  else if (slot.depth === DEPTH_MAX) skip(reader, tag);
   else if (tag === TEXT_5) slot.value = readStruct(reader, slot.depth + 1);
   else if (tag === TEXT_6) {
     const list: unknown[] = [];
@@ -93,7 +94,6 @@ const structValue: Visit<ValueSlot> = (reader, tag, slot) => {
 };
 
 const listValue: Visit<{ list: unknown[]; depth: number }> = (reader, tag, { list, depth }) => {
-  if (depth > DEPTH_MAX) throw new RangeError('metadata is nested too deeply');
   if (tag === TEXT_1) list.push(read(reader, { key: '', value: null, depth }, structValue).value);
   else skip(reader, tag);
 };
@@ -112,7 +112,6 @@ const struct: Visit<{ fields: Record<string, unknown>; depth: number }> = (reade
 };
 
 function readStruct(reader: Reader, depth: number): Record<string, unknown> {
-  if (depth > DEPTH_MAX) throw new RangeError('metadata is nested too deeply');
   return read(reader, { fields: dictionary<unknown>(), depth }, struct).fields;
 }
 
