@@ -1,0 +1,143 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { type CommandContext, policyCommand } from '../../src/cli/policy.js';
+import { rolloutCommand } from '../../src/cli/rollout.js';
+import { startRedis, type TestRedis } from '../support/redis.js';
+
+const good = (name: string) => fileURLToPath(new URL(`./good/${name}`, import.meta.url));
+const unopened: CommandContext = { redis: () => expect.unreachable(), prefix: 'earmark:' };
+
+let server: TestRedis;
+let redis: Redis;
+let folder: string;
+let context: CommandContext;
+
+beforeAll(async () => {
+  server = await startRedis();
+  redis = new Redis({ path: server.socket, replyMapping: 'legacy' });
+  context = { redis: () => redis, prefix: 'earmark:' };
+  folder = mkdtempSync(join(tmpdir(), 'earmark-commands-'));
+});
+afterAll(async () => {
+  redis.disconnect();
+  await server.stop();
+  rmSync(folder, { recursive: true, force: true });
+});
+beforeEach(() => redis.flushall());
+
+function file(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+describe('policy validate', () => {
+  test('says what the document is, and warns', async () => {
+    const { text, json, code } = await policyCommand(['validate', good('policy.yaml')], unopened);
+    expect(code).toBe(0);
+    expect(text).toMatch(
+      /^warning: .*policy.yaml:45:15: budgets\[0\].onBreach freezeRoute.*\n.* is valid: generation 31, chat.generate, content [0-9a-f]{64}$/,
+    );
+    expect(json).toMatchObject({ ok: true, generation: 31, routes: ['chat.generate'] });
+  });
+
+  test('all that is wrong, one a line', async () => {
+    const path = file(
+      'bad.yaml',
+      'schema: admissionBudget.v1\ngeneration: 0\nunmatched: no\nbudgets: []\n',
+    );
+    const { text, json, code } = await policyCommand(['validate', path], unopened);
+    expect(code).toBe(1);
+    expect(text.split('\n')).toHaveLength(3);
+    expect(json).toMatchObject({ ok: false, problems: [{ line: 2 }, { line: 3 }, { line: 4 }] });
+  });
+
+  test('a file that is not there', async () => {
+    const { text, code } = await policyCommand(['validate', join(folder, 'none.yaml')], unopened);
+    expect([text, code]).toEqual([expect.stringMatching(/none.yaml can't be read: ENOENT/), 1]);
+  });
+});
+
+test.each([
+  [[]],
+  [['validate']],
+  [['publish']],
+  [['frob', 'x']],
+  [['validate', 'a', 'b']],
+  [['show', 'x']],
+  [['show', '0']],
+  [['show', '-1']],
+])('policy %j is wrong usage', async (args) =>
+  expect((await policyCommand(args, unopened)).code).toBe(2),
+);
+
+test.each([[[]], [['apply']], [['show', 'x']], [['apply', 'a', 'b']], [['undo']]])(
+  'rollout %j is wrong usage',
+  async (args) => expect((await rolloutCommand(args, unopened)).code).toBe(2),
+);
+
+test('from nothing to a rollout, and what may not follow', async () => {
+  expect(await policyCommand(['show'], context)).toMatchObject({
+    code: 1,
+    text: expect.stringMatching(/no policy is published/),
+  });
+  expect(await rolloutCommand(['show'], context)).toMatchObject({ code: 1 });
+  expect(await rolloutCommand(['apply', good('rollout.yaml')], context)).toMatchObject({
+    code: 1,
+    json: { ok: false, why: 'unknown' },
+    text: 'generation 31 is not published, nor is any: publish its policy first',
+  });
+
+  expect(await policyCommand(['publish', good('policy.yaml')], context)).toMatchObject({
+    code: 0,
+    json: { moved: true },
+  });
+  expect(await policyCommand(['publish', good('policy.yaml')], context)).toMatchObject({
+    code: 0,
+    json: { moved: false },
+  });
+  expect(await rolloutCommand(['show'], context)).toMatchObject({
+    code: 0,
+    json: { generation: 31, rollout: null },
+  });
+
+  expect(await rolloutCommand(['apply', good('rollout.yaml')], context)).toMatchObject({
+    code: 0,
+    json: { moved: true },
+  });
+  expect(await rolloutCommand(['apply', good('rollout.yaml')], context)).toMatchObject({
+    code: 0,
+    json: { moved: false },
+  });
+  const { json } = await rolloutCommand(['show'], context);
+  expect(json).toMatchObject({
+    rollout: { routes: { 'chat.generate': { mode: 'enforce', percent: 1 } } },
+  });
+
+  const shown = await policyCommand(['show'], context);
+  expect(shown).toMatchObject({
+    code: 0,
+    json: { generation: 31, inForce: 31, policy: { unmatched: 'refuse' } },
+  });
+  expect(shown.text).toMatch(/^generation 31, in force, content/);
+  expect(await policyCommand(['show', '7'], context)).toMatchObject({
+    code: 1,
+    text: 'generation 7 is not published; the newest is 31',
+  });
+
+  expect(await policyCommand(['publish', good('policy-small.yaml')], context)).toMatchObject({
+    code: 1,
+    json: { why: 'older' },
+  });
+});
+
+test('a rollout with an error is not applied', async () => {
+  const path = file('r.yaml', 'schema: rollout.v1\ngeneration: 1\ndefault: { mode: on }\n');
+  const { text, code } = await rolloutCommand(['apply', path], unopened);
+  expect(code).toBe(1);
+  expect(text).toMatch(/r.yaml:3:18: default.mode must be off, shadow, enforce or refuseAll/);
+});
