@@ -59,7 +59,7 @@ function completionTokens(rules: EstimateRules, request: EstimateInput, prompt: 
   // What can't be read may ask for anything: it holds all that one reservation may.
   if (json === undefined && request.bodyBytes > 0)
     return fits(rules, request.factor, prompt, UNITS_MAX);
-  const choices = wholeNumber(json?.['n']) ?? 1;
+  const choices = wholeNumber(json?.n) ?? 1;
   const own = ownMaximum(json);
   if (own !== undefined) return Math.min(UNITS_MAX, own * choices);
   if (json !== undefined && isEmbedding(request)) return 0;
@@ -76,7 +76,7 @@ function fits(rules: EstimateRules, factor: Factor, prompt: number, wanted: numb
 
 /** The largest where several are given: which one a backend obeys is its own affair. */
 function ownMaximum(json: EstimateInput['json']): number | undefined {
-  const named = [json?.['max_completion_tokens'], json?.['max_tokens'], json?.['max_output_tokens']]
+  const named = [json?.max_completion_tokens, json?.max_tokens, json?.max_output_tokens]
     .map(wholeNumber)
     .filter((value) => value !== undefined);
   return named.length === 0 ? undefined : Math.max(...named);
@@ -84,7 +84,7 @@ function ownMaximum(json: EstimateInput['json']): number | undefined {
 
 function isEmbedding({ json, facts }: EstimateInput): boolean {
   const generates = /\/responses(\?|\/|$)/.test(facts.path);
-  return json?.['input'] !== undefined && json['messages'] === undefined && !generates;
+  return json?.input !== undefined && json.messages === undefined && !generates;
 }
 
 /** A count that a request names, rounded up; what is no count says nothing. */

@@ -1,6 +1,6 @@
 /** One budget of a policy document: read, checked, compiled. */
 import { ROUTE_BYTES_MAX } from '../core/limits.js';
-import { type EstimateRules, estimate } from '../estimate/estimate.js';
+import { type EstimateRules, estimate, scaleUnits } from '../estimate/estimate.js';
 import type { Factor, Terms } from '../ledger/types.js';
 import { readCost, readEstimate } from './amounts.js';
 import type { Json } from './canonical.js';
@@ -47,7 +47,7 @@ export function readBudget(at: Cursor, plans: ReadonlyMap<string, Factor>): Read
   const times = readTimes(field);
   const expressions = readExpressions(field, route, plans);
   const settings = readSettings(field);
-  warn(field, limits, costs, rules.rules);
+  warn(field, limits, costs, rules.rules, plans);
 
   const terms: Terms = { limits: limits.map((limit) => limit.terms), ...times.terms };
   const budget: Budget = {
@@ -137,7 +137,19 @@ function warn(
   limits: readonly ReadLimit[],
   costs: readonly Cost[],
   rules: EstimateRules,
+  plans: ReadonlyMap<string, Factor>,
 ): void {
+  for (const [plan, factor] of plans) {
+    const { fixed } = rules;
+    const short = limits.some(
+      ({ terms }) => !terms.ownCost && scaleUnits(terms.maxReservation, factor) < (fixed ?? 0),
+    );
+    if (short) {
+      field('estimate').warn(
+        `fixed is above what plan ${plan} leaves of maxReservation: all of its requests are refused`,
+      );
+    }
+  }
   const short = limits.find(
     ({ terms }, i) =>
       !terms.ownCost &&

@@ -165,23 +165,22 @@ function positionOf(error: Error): string {
   return start === undefined ? '' : ` (character ${start + 1})`;
 }
 
-const contexts = new WeakMap<RequestFacts, Record<string, unknown>>();
+let latest: { request: RequestFacts; context: Record<string, unknown> } | undefined;
 
-/** The facts as CEL types them, made once for each request: its integers are bigints. */
+/** The facts as CEL types them: its integers are bigints. One request's expressions run one after the other. */
 function contextOf(request: RequestFacts): Record<string, unknown> {
-  const known = contexts.get(request);
-  if (known !== undefined) return known;
+  if (latest?.request === request) return latest.context;
   const { method, path, host, headers, model, stream } = request;
   const maxTokens = BigInt(Number.isSafeInteger(request.maxTokens) ? request.maxTokens : 0);
-  const made = {
+  const context = {
     request: { method, path, host, headers, model, stream, maxTokens },
     context: request.context,
     source: { principal: request.principal },
     metadata: request.metadata,
     digest: request.digest,
   };
-  contexts.set(request, made);
-  return made;
+  latest = { request, context };
+  return context;
 }
 
 /** Compiles and checks; throws `CelError` with what to do. `constant` is the text of a bare literal. */

@@ -333,6 +333,14 @@ describe('warnings', () => {
     ]);
   });
 
+  test('a fixed estimate that a plan can not hold', () => {
+    const plans = 'plans: { standard: 1, free: 0.5, tiny: 0.1 }\n';
+    const fixed = (units: number) =>
+      document([`estimate: { fixed: ${units} }`], 'burst: 1000', plans);
+    expect(warnings(fixed(100))).toEqual([]);
+    expect(warnings(fixed(501))).toEqual(['budgets[0].estimate', 'budgets[0].estimate']);
+  });
+
   test('freezeRoute, where there is something that breaches', () => {
     expect(warnings(document(['onBreach: freezeRoute']))).toEqual([]);
     expect(warnings(document(['maxOverdraft: 5']))).toEqual(['budgets[0].onBreach']);
