@@ -84,11 +84,13 @@ async function firstModel(url: URL): Promise<string> {
 
 async function playAll(stage: Stage, backend: DemoBackend, tell: Teller): Promise<void> {
   for (const scene of SCENES) {
+    // Once something is wrong, what follows says no more than the books.
+    if (tell.failed > 0 && scene !== SCENES.at(-1)) continue;
     tell.title(scene.title);
     try {
       await scene.play({ stage, backend, tell });
     } catch (error) {
-      tell.check(`the scene ends: ${message(error)}`, false);
+      tell.check(`the scene comes to its end: ${message(error)}`, false);
     }
   }
 }
@@ -108,10 +110,10 @@ Everything still runs; Ctrl-C ends it. Gateways: ${stage.gateways.map((g) => `12
 `;
 }
 
-/** Resolves at Ctrl-C or SIGTERM. */
+/** Resolves at Ctrl-C or SIGTERM; a second one changes nothing. */
 function untilToldToEnd(): Promise<void> {
   return new Promise((resolve) => {
-    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => resolve());
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => resolve());
   });
 }
 

@@ -53,7 +53,12 @@ export class Process {
     this.name = name;
     this.#log = log;
     const out = openSync(log, 'a');
-    this.#child = spawn(command, args, { stdio: ['ignore', out, out], env: environment() });
+    // A process group of its own: Ctrl-C in a terminal is for the demo, which ends the others in order.
+    this.#child = spawn(command, args, {
+      stdio: ['ignore', out, out],
+      env: environment(),
+      detached: true,
+    });
     closeSync(out);
     this.#ended = new Promise((resolve) => {
       this.#child.once('exit', () => resolve());
@@ -89,6 +94,7 @@ export class Process {
 export class ProcessGroup {
   readonly folder: string;
   readonly #processes: Process[] = [];
+  #ended = false;
 
   /** Each one's log is a file of this folder. */
   constructor(folder: string) {
@@ -96,6 +102,7 @@ export class ProcessGroup {
   }
 
   start(name: string, command: string, args: readonly string[]): Process {
+    if (this.#ended) throw new Error(`${name} is not started: the demo has been ended`);
     const log = join(this.folder, `${name.replaceAll(' ', '-')}.log`);
     const started = new Process(name, command, args, log);
     this.#processes.push(started);
@@ -103,6 +110,7 @@ export class ProcessGroup {
   }
 
   async end(): Promise<void> {
+    this.#ended = true;
     for (let last = this.#processes.pop(); last; last = this.#processes.pop()) await last.end();
   }
 

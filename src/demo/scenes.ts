@@ -26,12 +26,19 @@ export const SCENES: readonly Scene[] = [
   { title: 'The books', play: theBooks },
 ];
 
+const MEANING: Readonly<Record<number, string>> = {
+  200: 'admitted',
+  409: 'a duplicate',
+  422: 'another request with the same key',
+  503: 'not available',
+};
+
 /** "gateway b   429 capacity, again in 30 s". */
 export function told(gateway: Gateway, answer: Answer): string {
-  const by = answer.headers.get('x-earmark-limited-by');
+  const why = answer.headers.get('x-earmark-limited-by') ?? MEANING[answer.status] ?? '';
   const again = answer.headers.get('retry-after');
-  const why = by === null ? '' : ` ${by}${again === null ? '' : `, again in ${again} s`}`;
-  return `gateway ${gateway.name}   ${answer.status}${why}`;
+  const wait = again === null ? '' : `, again in ${again} s`;
+  return `gateway ${gateway.name}   ${answer.status} ${why}${wait}`;
 }
 
 function statuses(answers: readonly Answer[]): string {
@@ -274,7 +281,7 @@ async function theBooks({ stage, backend, tell }: Play): Promise<void> {
     ];
     tell.say(row([line.subject, ...numbers.map(grouped)]));
   }
-  tell.check('the audit finds every book in balance', audit.ok && audit.lines.length === 7, {
+  tell.check('the audit finds every book in balance', audit.ok && audit.lines.length > 0, {
     problems: audit.problems,
     lines: audit.lines.length,
   });

@@ -10,7 +10,7 @@ import { eventually, ProcessGroup } from './process.js';
 const ANSWER_MS_MAX = 60_000;
 
 /** How long a log entry may take until the ledger shows it. */
-const BOOKED_MS_MAX = 10_000;
+const BOOKED_MS_MAX = 8_000;
 
 export interface Gateway {
   readonly name: string;
