@@ -19,9 +19,8 @@ const SPOOL_POLL_MS = 10_000;
 const SPOOL_TAKE = 200;
 /** Many entries share a wake-up. */
 const WAKE_MS_MIN = 50;
-const FREEZE_PAUSE_MS = 200;
-/** Of STOP_MS_MAX; the rest is for what comes after. */
-const STOP_MS = 5_000;
+/** Twice of it are within STOP_MS_MAX, with time for what comes after. */
+const STOP_MS = 2_000;
 
 /** Where a process that must stop leaves what it could not deliver, for another to take. */
 export interface EvidenceSpool {
@@ -34,7 +33,7 @@ export interface SettlerDeps {
   readonly ledger: Pick<LedgerApi, 'settle' | 'unknown' | 'findCheck' | 'get' | 'macKey'>;
   /** A generation of any age, from the ledger where it isn't here. */
   readonly loadPolicy: (generation: number) => Promise<Policy | undefined>;
-  /** A breach stops every line of the route; `until` as in the line, -1: until an operator ends it. */
+  /** A breach stops every line of the route; tries until it is done. `until` as in the line, -1: an operator ends it. */
   readonly freezeRoute: (route: string, tag: string, until: number) => Promise<void>;
   readonly spool: EvidenceSpool;
   readonly meter: Meter;
@@ -83,15 +82,22 @@ export class Settler {
     this.#start({ entry, since: Date.now(), tries: 0 });
   }
 
+  /** Resolves once every entry is booked or waits for its next try. */
+  async idle(ms = STOP_MS): Promise<void> {
+    const end = Date.now() + ms;
+    while (this.#active.size > 0 && Date.now() < end) {
+      await Promise.race([Promise.all(this.#active), sleep(20)]);
+    }
+  }
+
   /** Delivers what it can; what is left goes to the spool. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearInterval(this.#polling);
     clearTimeout(this.#timer);
-    const end = Date.now() + STOP_MS;
-    await this.#idle(end);
+    await this.idle();
     for (const item of this.#waiting.takeAll()) this.#start(item);
-    await this.#idle(end);
+    await this.idle();
     const left = this.#waiting.takeAll();
     if (left.length === 0) return;
     const { spool, log } = this.#deps;
@@ -100,12 +106,6 @@ export class Settler {
       log.info({ entries: left.length }, 'evidence left in the ledger for another');
     } catch (error) {
       log.error({ err: error, entries: left.length }, 'evidence lost: replay the file access log');
-    }
-  }
-
-  async #idle(end: number): Promise<void> {
-    while (this.#active.size > 0 && Date.now() < end) {
-      await Promise.race([Promise.all(this.#active), sleep(20)]);
     }
   }
 
@@ -241,16 +241,12 @@ export class Settler {
     return { done: 'unknown' };
   }
 
-  /** The line is frozen; the rest of its route must follow, however long that takes. */
+  /** The line is frozen; the rest of its route must follow. */
   async #freeze(route: string, tag: string, until: number): Promise<void> {
-    for (;;) {
-      try {
-        return await this.#deps.freezeRoute(route, tag, until);
-      } catch (error) {
-        this.#deps.log.error({ err: error, route }, 'a route that must be frozen is not yet');
-        if (this.#stopped) return;
-        await sleep(FREEZE_PAUSE_MS);
-      }
+    try {
+      await this.#deps.freezeRoute(route, tag, until);
+    } catch (error) {
+      this.#deps.log.error({ err: error, route }, 'a route that must be frozen is not: freeze it');
     }
   }
 
