@@ -117,6 +117,7 @@ describe('whatever the body is', () => {
   const bounded = budget('burst: 1000, maxReservation: 300');
 
   test('what can not be read holds all that one reservation may', () => {
+    expect(units(plain, undefined, 400)).toEqual([100_000]);
     expect(units(bounded, undefined, 400)).toEqual([300]);
     expect(units(bounded, undefined, 4000)).toEqual([1000]);
   });

@@ -129,6 +129,9 @@ describe('content', () => {
       'epoch: 1d',
     ]);
     expect(parsed(same).content).toBe(base);
+    const plans = (list: string) =>
+      parsed(document([], 'burst: 1', `plans: { ${list} }\n`)).content;
+    expect(plans('free: 0.1, standard: 1')).toBe(plans('standard: 1.0, free: 0.10'));
   });
 
   test.each([

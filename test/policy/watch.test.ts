@@ -253,10 +253,15 @@ describe('trouble', () => {
   });
 });
 
-test('after stop nothing is asked any more', async () => {
+test.each([
+  ['between two looks', true],
+  ['during one', false],
+])('after a stop %s nothing is asked any more', async (_when, between) => {
   const watch = watching();
-  await watch.start();
+  const started = watch.start();
+  if (between) await started;
   watch.stop();
+  await started;
   await publish(1);
   await new Promise((resolve) => setTimeout(resolve, 400));
   expect(watch.view().policy).toBeUndefined();
