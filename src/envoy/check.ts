@@ -165,9 +165,11 @@ class Check {
   async #untilKnown(decision: Plan, attempt: number): Promise<Outcome | undefined> {
     const { ledger } = this.#deps;
     const request = { ...decision.request, attempt };
+    // What an executor starts is bound to no operation yet.
+    const { operation: _, ...reserve } = request;
     const executor = decision.budget.startedBy === 'executor';
     for (let pause = PAUSE_MS; ; pause = Math.min(2 * pause, PAUSE_MS_MAX)) {
-      const asked = executor ? ledger.reserve(request) : ledger.admit(request);
+      const asked = executor ? ledger.reserve(reserve) : ledger.admit(request);
       const outcome = await this.#intime(asked);
       if (outcome !== undefined) return outcome;
       const late = Date.now() + pause >= this.#deadline;

@@ -88,7 +88,10 @@ function ask(
     (read.problem === undefined ? undefined : bad('bad_request', read.problem)) ??
     subjectProblem(subject) ??
     keyProblem(key, facts.headers);
-  if (problem) return { kind: 'reject', mode, route: budget.route, subject, ...problem };
+  if (problem) {
+    const named = Buffer.byteLength(subject) > SUBJECT_BYTES_MAX ? '' : subject;
+    return { kind: 'reject', mode, route: budget.route, subject: named, ...problem };
+  }
   const factor = budget.factor(facts);
   const units = budget.estimate({ facts, json, bodyBytes, factor });
   const { generation, content } = policy;
