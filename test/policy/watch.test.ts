@@ -106,6 +106,15 @@ describe('what is in force', () => {
     expect(Object.isFrozen(taken)).toBe(true);
   });
 
+  test('a refresh sees what was published before it was asked for', async () => {
+    const watch = watching();
+    await watch.start();
+    const busy = watch.refresh();
+    await publish(1);
+    await Promise.all([busy, watch.refresh()]);
+    expect(watch.view().policy!.generation).toBe(1);
+  });
+
   test('other generations on demand, whatever their age', async () => {
     await publish(1);
     await publish(2);
