@@ -6,7 +6,7 @@ import type { Redis } from 'ioredis';
 import type { Keys } from './keys.js';
 import type { Script } from './scripts.js';
 import { LedgerUnavailable } from './types.js';
-import type { Operation } from './wire.js';
+import { type Operation, pack, unpack } from './wire.js';
 
 /** Bounds a run of the script to about 2 ms of Redis. */
 const OPERATIONS_A_RUN = 128;
@@ -15,25 +15,47 @@ const WAITING_MAX = 20_000;
 
 interface Waiting {
   readonly operation: Operation;
-  readonly now: string;
+  readonly now: number;
   readonly since: number;
   resolve(reply: readonly unknown[]): void;
   reject(error: LedgerUnavailable): void;
 }
 
-/** Runs a script by its SHA-1, and by its text where the server does not know it (restart, SCRIPT FLUSH). */
+/** By its SHA-1, and by its text where the server does not know it (restart, SCRIPT FLUSH). */
+async function bySha(byHash: () => Promise<unknown>, byText: () => Promise<unknown>) {
+  try {
+    return await byHash();
+  } catch (error) {
+    if (!(error instanceof Error) || !error.message.startsWith('NOSCRIPT')) throw error;
+    return byText();
+  }
+}
+
+/** Runs a script that takes and answers plain texts and numbers. */
 export async function run(
   redis: Redis,
   script: Script,
   keys: readonly string[],
   args: readonly string[],
 ): Promise<unknown> {
-  try {
-    return await redis.evalsha(script.sha, keys.length, ...keys, ...args);
-  } catch (error) {
-    if (!(error instanceof Error) || !error.message.startsWith('NOSCRIPT')) throw error;
-    return redis.eval(script.source, keys.length, ...keys, ...args);
-  }
+  return bySha(
+    () => redis.evalsha(script.sha, keys.length, ...keys, ...args),
+    () => redis.eval(script.source, keys.length, ...keys, ...args),
+  );
+}
+
+/** Runs a script that takes one msgpack blob; what it answers comes as bytes. */
+export async function runPacked(
+  redis: Redis,
+  script: Script,
+  keys: readonly string[],
+  value: unknown,
+): Promise<unknown> {
+  const blob = pack(value);
+  return bySha(
+    () => redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, blob),
+    () => redis.callBuffer('EVAL', script.source, keys.length, ...keys, blob),
+  );
 }
 
 export interface BatcherOptions {
@@ -55,7 +77,7 @@ export class Batcher {
     this.#options = options;
   }
 
-  submit(operation: Operation, now: string): Promise<readonly unknown[]> {
+  submit(operation: Operation, now: number): Promise<readonly unknown[]> {
     return new Promise((resolve, reject) => {
       if (this.#waiting.length >= WAITING_MAX) {
         reject(new LedgerUnavailable(`${WAITING_MAX} operations are waiting for the ledger`));
@@ -109,15 +131,12 @@ export class Batcher {
   async #send(batch: readonly Waiting[]): Promise<readonly unknown[]> {
     const { redis, script, keys } = this.#options;
     const names: string[] = [];
-    const args: string[] = [];
-    for (const { operation, now } of batch) {
-      const { tag } = operation;
+    const packed = batch.map(({ operation, now }) => {
+      const { tag, args } = operation;
       names.push(keys.line(tag), keys.due(tag), keys.done(tag));
-      args.push(operation.name);
-      for (const name of script.operations.get(operation.name)!) {
-        args.push(name === 'now' ? now : operation.args[name]!);
-      }
-    }
-    return (await run(redis, script, names, args)) as readonly unknown[];
+      const values = script.operations.get(operation.name)!.map((name) => args[name] ?? now);
+      return [operation.name, ...values];
+    });
+    return unpack((await runPacked(redis, script, names, packed)) as Buffer) as unknown[];
   }
 }

@@ -4,7 +4,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { hash22, lineTag, parseReservation, reservationId } from '../core/ids.js';
 import type { Meter } from '../telemetry/meter.js';
 import type { LedgerApi } from './api.js';
-import { Batcher, run } from './batcher.js';
+import { Batcher, run, runPacked } from './batcher.js';
 import { readLine } from './dump.js';
 import { type Keys, keysOf } from './keys.js';
 import { loadScript, type Script } from './scripts.js';
@@ -22,6 +22,7 @@ import {
   type UnknownRequest,
 } from './types.js';
 import {
+  type Argument,
   decodeOutcome,
   decodeReceipt,
   decodeSweep,
@@ -68,6 +69,7 @@ export class Ledger implements LedgerApi {
   readonly #announce: Script = loadScript('announce');
   readonly #announcements = new WeakMap<Operation, Announcement>();
   #clockOffset = 0;
+  #macKey: Buffer | undefined;
 
   constructor(options: LedgerOptions) {
     this.#options = options;
@@ -130,17 +132,16 @@ export class Ledger implements LedgerApi {
   }
 
   async freeze(line: LineRef, shadow: boolean, until: number): Promise<boolean> {
-    const args = { until: String(until), shadow: shadow ? '1' : '0' };
-    return this.#onLine('freeze', line, args);
+    return this.#onLine('freeze', line, { until, shadow });
   }
 
   async unfreeze(line: LineRef, shadow: boolean): Promise<boolean> {
-    return this.#onLine('unfreeze', line, { shadow: shadow ? '1' : '0' });
+    return this.#onLine('unfreeze', line, { shadow });
   }
 
   /** An operator's gift of units to one limit of a line. */
   credit(line: LineRef, shadow: boolean, limit: string, units: number): Promise<Outcome> {
-    const args = { limit, units: String(units), shadow: shadow ? '1' : '0' };
+    const args = { limit, units, shadow };
     return this.#movement({ name: 'credit', tag: lineTag(line.subject, line.route), args });
   }
 
@@ -191,7 +192,13 @@ export class Ledger implements LedgerApi {
     return Date.now() + this.#clockOffset;
   }
 
+  /** Drawn once in the ledger by whoever comes first, asked for once by each process. */
   async macKey(): Promise<Buffer> {
+    this.#macKey ??= await this.#readMacKey();
+    return this.#macKey;
+  }
+
+  async #readMacKey(): Promise<Buffer> {
     const drawn = randomBytes(32).toString('base64url');
     const kept = await this.#ask(async () => {
       await this.redis.set(this.keys.macKey, drawn, 'NX');
@@ -200,7 +207,7 @@ export class Ledger implements LedgerApi {
     return Buffer.from(kept!, 'base64url');
   }
 
-  async #onLine(name: string, line: LineRef, args: Record<string, string>): Promise<boolean> {
+  async #onLine(name: string, line: LineRef, args: Record<string, Argument>): Promise<boolean> {
     const tag = lineTag(line.subject, line.route);
     const outcome = await this.#movement({ name, tag, args });
     if (outcome.kind === 'refused') throw new Error(`no such line: ${line.route} ${line.subject}`);
@@ -219,7 +226,7 @@ export class Ledger implements LedgerApi {
       record:
         announce === undefined
           ? ''
-          : `${reservationId(operation.tag, operation.args['id']!)} ${hash22(announce.methodPath)}`,
+          : `${reservationId(operation.tag, operation.args['id'] as string)} ${hash22(announce.methodPath)}`,
       keepMs: terms.usageDeadlineMs + RECORD_GRACE_MS,
     });
     return this.#submit(this.#admissions, operation).then((reply) =>
@@ -233,7 +240,7 @@ export class Ledger implements LedgerApi {
 
   #submit(batcher: Batcher, operation: Operation): Promise<readonly unknown[]> {
     const now = this.#options.clock?.();
-    return batcher.submit(operation, now === undefined ? '' : String(now));
+    return batcher.submit(operation, now ?? -1);
   }
 
   #decode(operation: Operation, reply: readonly unknown[]): Outcome {
@@ -249,20 +256,13 @@ export class Ledger implements LedgerApi {
 
   #announceAll(operations: readonly Operation[]): void {
     const keys: string[] = [];
-    const args: string[] = [];
-    for (const operation of operations) {
+    const hints = operations.map((operation) => {
       const hint = this.#announcements.get(operation)!;
       const index = this.keys.dueLines(this.keys.shardOf(operation.tag));
       keys.push(index, hint.requestKey === '' ? index : hint.requestKey);
-      args.push(
-        operation.tag,
-        String(hint.dueMs),
-        hint.operation,
-        hint.record,
-        String(hint.keepMs),
-      );
-    }
-    run(this.redis, this.#announce, keys, args).catch(() => {
+      return [operation.tag, hint.dueMs, hint.operation, hint.record, hint.keepMs];
+    });
+    runPacked(this.redis, this.#announce, keys, hints).catch(() => {
       this.#options.meter?.count('earmark_ledger_errors_total', { kind: 'announce' });
     });
   }

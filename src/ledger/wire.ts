@@ -1,4 +1,5 @@
 /** Operations to script arguments, and the scripts' flat replies to outcomes. No rule of the account is here. */
+import { Packr } from 'msgpackr';
 import { lineTag, parseReservation, receiptId, reservationId } from '../core/ids.js';
 import type {
   AdmitRequest,
@@ -21,11 +22,24 @@ import type {
   UnknownRequest,
 } from './types.js';
 
+export type Argument = string | number | boolean | readonly number[];
+
 /** One operation on its way to a script. */
 export interface Operation {
   readonly name: string;
   readonly tag: string;
-  readonly args: Readonly<Record<string, string>>;
+  readonly args: Readonly<Record<string, Argument>>;
+}
+
+/** Both directions travel as msgpack: one blob a run. Integers up to 2^53 - 1 are exact in it. */
+const packr = new Packr({ useRecords: false, int64AsType: 'number' });
+
+export function pack(value: unknown): Buffer {
+  return packr.pack(value);
+}
+
+export function unpack(blob: Buffer): unknown {
+  return packr.unpack(blob);
 }
 
 export const COUNTERS = [
@@ -71,16 +85,12 @@ export function encodeTerms(terms: Terms): string {
   return encoded;
 }
 
-function flag(value: boolean): string {
-  return value ? '1' : '0';
-}
-
-function budgetArgs(budget: BudgetRef | undefined): Record<string, string> {
+function budgetArgs(budget: BudgetRef | undefined): Record<string, Argument> {
   return {
-    generation: String(budget?.generation ?? ''),
+    generation: budget?.generation ?? 0,
     content: budget?.content ?? '',
-    numerator: String(budget?.factor.numerator ?? ''),
-    denominator: String(budget?.factor.denominator ?? ''),
+    numerator: budget?.factor.numerator ?? 1,
+    denominator: budget?.factor.denominator ?? 1,
     terms: budget === undefined ? '' : encodeTerms(budget.terms),
   };
 }
@@ -95,17 +105,17 @@ export function encodeReserve(request: ReserveRequest | AdmitRequest): Operation
     args: {
       id: idOf(attempt),
       digest: request.digest,
-      units: request.units.join(','),
-      attempt: String(attempt),
+      units: request.units,
+      attempt,
       previous: attempt > 1 ? idOf(attempt - 1) : '',
       first: attempt > 1 ? idOf(1) : '',
       ...budgetArgs(request.budget),
       subject,
       route,
-      shadow: flag(request.shadow),
-      closed: flag(request.closed),
-      routeFrozen: String(request.routeFrozenUntil),
-      again: flag(request.again),
+      shadow: request.shadow,
+      closed: request.closed,
+      routeFrozen: request.routeFrozenUntil,
+      again: request.again,
       operation: 'operation' in request ? request.operation : '',
     },
   };
@@ -142,14 +152,14 @@ function encodeEvidence(
     args: {
       id,
       operation: evidence.operation,
-      amounts: amounts.join(','),
+      amounts,
       grade,
-      reservedAt: metadata === undefined ? '' : String(metadata.reservedAt),
-      unreserved: flag(metadata?.unreserved ?? false),
+      reservedAt: metadata?.reservedAt ?? -1,
+      unreserved: metadata?.unreserved ?? false,
       ...budgetArgs(metadata?.budget),
       subject: metadata?.subject ?? '',
       route: metadata?.route ?? '',
-      shadow: flag(metadata?.shadow ?? false),
+      shadow: metadata?.shadow ?? false,
     },
   };
 }
@@ -163,7 +173,7 @@ export function encodeUnknown(request: UnknownRequest): Operation {
 }
 
 export function encodeSweep(tag: string, limit: number): Operation {
-  return { name: 'sweep', tag, args: { limit: String(limit) } };
+  return { name: 'sweep', tag, args: { limit } };
 }
 
 type Reply = readonly unknown[];

@@ -2,7 +2,7 @@
 
 local function line_named(keys, a)
   local context = open(keys, a.now, {})
-  return context, twin_of(context, a.shadow == '1' and 'shadow' or 'line')
+  return context, twin_of(context, a.shadow and 'shadow' or 'line')
 end
 
 operation('freeze', { 'until', 'shadow', 'now' }, function(keys, a)
@@ -10,8 +10,8 @@ operation('freeze', { 'until', 'shadow', 'now' }, function(keys, a)
   if not line then
     return refused(nil, nil, 'not-found')
   end
-  local till = a['until'] == '-1' and -1 or integer(a['until'], 'until')
-  if till == line.frozen or till ~= -1 and till <= math.max(context.time, line.clock) then
+  local till = a['until'] == -1 and -1 or integer(a['until'], 'until')
+  if till == line.frozen or till ~= -1 and till <= line.now then
     return same(line, nil)
   end
   touch(context, line)
@@ -23,7 +23,7 @@ operation('unfreeze', { 'shadow', 'now' }, function(keys, a)
   local context, line = line_named(keys, a)
   if not line then
     return refused(nil, nil, 'not-found')
-  elseif line.frozen == 0 or line.frozen > 0 and line.frozen <= math.max(context.time, line.clock) then
+  elseif line.frozen == 0 or line.frozen > 0 and line.frozen <= line.now then
     return same(line, nil)
   end
   touch(context, line)

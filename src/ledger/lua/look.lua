@@ -38,7 +38,7 @@ end
 
 local keys = { line = KEYS[1] }
 if ARGV[1] == 'receipt' then
-  local context = open(keys, '', { ARGV[2] })
+  local context = open(keys, -1, { ARGV[2] })
   local receipt = context.receipts[ARGV[2]]
   if not receipt then
     return {}
@@ -50,7 +50,7 @@ end
 -- A page of the hash: twins and closed pages as rows, receipts as shown; the cursor of the next.
 local scanned = redis.call('HSCAN', KEYS[1], ARGV[2], 'COUNT', ARGV[3])
 local twins, pages, receipts = {}, {}, {}
-local context = open(keys, '', {})
+local context = open(keys, -1, {})
 for i = 1, #scanned[2], 2 do
   local field, packed = scanned[2][i], scanned[2][i + 1]
   local kind = string.match(field, '^%a+')

@@ -84,8 +84,8 @@ local function reserve(keys, a, bound)
   local field, previous = 'r:' .. a.id, 'r:' .. a.previous
   local fields = a.previous == '' and { field } or { field, previous, 'r:' .. a.first }
   local context = open(keys, a.now, fields)
-  local units, attempt = amounts(a.units, 'units'), integer(a.attempt, 'attempt')
-  local budget, twin = budget_of(a), a.shadow == '1' and 'shadow' or 'line'
+  local units, attempt = integers(a.units, 'units'), integer(a.attempt, 'attempt')
+  local budget, twin = budget_of(a), a.shadow and 'shadow' or 'line'
   local known = context.receipts[field]
   if known then
     local line = twin_of(context, known.twin)
@@ -97,7 +97,7 @@ local function reserve(keys, a, bound)
   local line = twin_of(context, twin)
   if attempt > 1 then
     local before = context.receipts[previous]
-    if not before or before.digest ~= a.digest or not may_be_followed(before, a.again == '1')
+    if not before or before.digest ~= a.digest or not may_be_followed(before, a.again)
       or not context.receipts['r:' .. a.first] then
       return refused(before and twin_of(context, before.twin) or line, before or nil, 'attempt')
     end
@@ -118,7 +118,7 @@ local function reserve(keys, a, bound)
   else
     line = open_line(context, twin, budget)
   end
-  local by, limit, wait, needed = obstacle(line, units, a.closed == '1', tonumber(a.routeFrozen))
+  local by, limit, wait, needed = obstacle(line, units, a.closed, a.routeFrozen)
   if by then
     return limited(context, line, by, limit, wait, needed)
   end

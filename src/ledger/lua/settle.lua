@@ -22,58 +22,59 @@ local function settle_open(context, line, receipt, list, grade)
   return moved(context, line, receipt, book_use(context, line, receipt, actual, grade))
 end
 
-local function settle(keys, a)
-  local on = {}
+local settle = {}
 
-  function on.bound(context, line, receipt, list)
-    return settle_open(context, line, receipt, list, a.grade)
-  end
-
-  function on.own(context, line, receipt, list)
-    local page = page_of(context, line, receipt.generation, receipt.epoch)
-    return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
-  end
-
-  function on.unbound(context, line, receipt, list)
-    if all_zero(list) and receipt.state == 'EXPIRING' then
-      return same(line, receipt)
-    end
-    touch(context, line)
-    if all_zero(list) then
-      receipt.grade = a.grade
-      return_hold(context, line, receipt, 'RELEASED')
-      return moved(context, line, receipt)
-    end
-    receipt.operation, receipt.unstarted = a.operation, true
-    return settle_open(context, line, receipt, list, a.grade)
-  end
-
-  local function book_own(context, line, page, list, reserved_at, of, field)
-    local receipt = own_receipt(context, line, field, page, a.operation, reserved_at, of)
-    return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
-  end
-
-  function on.lost(context, line, receipt, list, field)
-    if all_zero(list) then
-      return same(line, receipt)
-    end
-    touch(context, line)
-    local page = page_of(context, line, receipt.generation, receipt.epoch)
-    return book_own(context, line, page, list, receipt.reservedAt, receipt, field)
-  end
-
-  function on.forgotten(context, line, list, field)
-    if all_zero(list) then
-      return same(line, nil)
-    end
-    line = line_for_forgotten(context, a)
-    if not line then
-      return refused(nil, nil, 'not-found')
-    end
-    return book_own(context, line, line.page, list, integer(a.reservedAt, 'reservedAt'), nil, field)
-  end
-
-  return weigh(keys, a, amounts(a.amounts, 'actual'), on)
+function settle.bound(context, line, receipt, list, a)
+  return settle_open(context, line, receipt, list, a.grade)
 end
 
-operation('settle', EVIDENCE, settle)
+function settle.own(context, line, receipt, list, a)
+  local page = page_of(context, line, receipt.generation, receipt.epoch)
+  return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
+end
+
+function settle.unbound(context, line, receipt, list, a)
+  if all_zero(list) and receipt.state == 'EXPIRING' then
+    return same(line, receipt)
+  end
+  touch(context, line)
+  if all_zero(list) then
+    receipt.grade = a.grade
+    return_hold(context, line, receipt, 'RELEASED')
+    return moved(context, line, receipt)
+  end
+  receipt.operation, receipt.unstarted = a.operation, true
+  return settle_open(context, line, receipt, list, a.grade)
+end
+
+local function book_own(context, line, page, list, a, reserved_at, of, field)
+  local receipt = own_receipt(context, line, field, page, a.operation, reserved_at, of)
+  return settle_open(context, line, receipt, fit(list, terms_of(line, page)), a.grade)
+end
+
+function settle.lost(context, line, receipt, list, a, field)
+  if all_zero(list) then
+    return same(line, receipt)
+  end
+  touch(context, line)
+  local page = page_of(context, line, receipt.generation, receipt.epoch)
+  return book_own(context, line, page, list, a, receipt.reservedAt, receipt, field)
+end
+
+function settle.forgotten(context, line, list, a, field)
+  if all_zero(list) then
+    return same(line, nil)
+  end
+  line = line_for_forgotten(context, a)
+  if not line then
+    return refused(nil, nil, 'not-found')
+  end
+  return book_own(context, line, line.page, list, a, integer(a.reservedAt, 'reservedAt'), nil, field)
+end
+
+operation('settle', EVIDENCE, function(keys, a)
+  if #a.amounts == 0 then
+    fail('invalid', 'actual: as many amounts as the budget has limits, or one')
+  end
+  return weigh(keys, a, integers(a.amounts, 'actual'), settle)
+end)

@@ -129,7 +129,7 @@ local function fold(context, limit, counts)
     local members, last = group_of(context, field)
     if members and #members > 0 and last <= keep_until then
       local line = head and twin_of(context, head.twin)
-      if math.max(context.time, line.clock) < last or not archive_receipts(context, members) then
+      if line.now < last or not archive_receipts(context, members) then
         return
       end
       counts.folded = counts.folded + #members

@@ -26,45 +26,43 @@ local function raise_least(context, line, receipt, list)
   return moved(context, line, receipt)
 end
 
-local function unknown(keys, a)
-  local on = {}
+local unknown = {}
 
-  function on.bound(context, line, receipt, list)
-    return raise_least(context, line, receipt, list)
-  end
-
-  function on.own(context, line, receipt, list)
-    local page = page_of(context, line, receipt.generation, receipt.epoch)
-    return raise_least(context, line, receipt, fit(list, terms_of(line, page)))
-  end
-
-  function on.unbound(context, line, receipt, list)
-    receipt.operation, receipt.unstarted, receipt.state = a.operation, true, 'STARTED'
-    return raise_least(context, line, receipt, list)
-  end
-
-  local function open_own(context, line, page, list, reserved_at, of, field)
-    local receipt = own_receipt(context, line, field, page, a.operation, reserved_at, of)
-    local least = fit(list, terms_of(line, page))
-    receipt.least = #least > 0 and spread(least, terms_of(line, page), receipt.units)
-    return moved(context, line, receipt)
-  end
-
-  function on.lost(context, line, receipt, list, field)
-    touch(context, line)
-    local page = page_of(context, line, receipt.generation, receipt.epoch)
-    return open_own(context, line, page, list, receipt.reservedAt, receipt, field)
-  end
-
-  function on.forgotten(context, line, list, field)
-    line = line_for_forgotten(context, a)
-    if not line then
-      return refused(nil, nil, 'not-found')
-    end
-    return open_own(context, line, line.page, list, integer(a.reservedAt, 'reservedAt'), nil, field)
-  end
-
-  return weigh(keys, a, amounts(a.amounts, 'least'), on)
+function unknown.bound(context, line, receipt, list, a)
+  return raise_least(context, line, receipt, list)
 end
 
-operation('unknown', EVIDENCE, unknown)
+function unknown.own(context, line, receipt, list, a)
+  local page = page_of(context, line, receipt.generation, receipt.epoch)
+  return raise_least(context, line, receipt, fit(list, terms_of(line, page)))
+end
+
+function unknown.unbound(context, line, receipt, list, a)
+  receipt.operation, receipt.unstarted, receipt.state = a.operation, true, 'STARTED'
+  return raise_least(context, line, receipt, list)
+end
+
+local function open_own(context, line, page, list, a, reserved_at, of, field)
+  local receipt = own_receipt(context, line, field, page, a.operation, reserved_at, of)
+  local least = fit(list, terms_of(line, page))
+  receipt.least = #least > 0 and spread(least, terms_of(line, page), receipt.units)
+  return moved(context, line, receipt)
+end
+
+function unknown.lost(context, line, receipt, list, a, field)
+  touch(context, line)
+  local page = page_of(context, line, receipt.generation, receipt.epoch)
+  return open_own(context, line, page, list, a, receipt.reservedAt, receipt, field)
+end
+
+function unknown.forgotten(context, line, list, a, field)
+  line = line_for_forgotten(context, a)
+  if not line then
+    return refused(nil, nil, 'not-found')
+  end
+  return open_own(context, line, line.page, list, a, integer(a.reservedAt, 'reservedAt'), nil, field)
+end
+
+operation('unknown', EVIDENCE, function(keys, a)
+  return weigh(keys, a, integers(a.amounts, 'least'), unknown)
+end)

@@ -144,7 +144,7 @@ end
 
 -- Everything that writes a line first lets time pass on it. A line's time never runs backwards.
 local function pass_time(context, line)
-  local now = math.max(context.time, line.clock)
+  local now = line.now
   for i, limit in ipairs(line.terms.limits) do
     local book, burst = line.page.books[i], burst_of(line, i)
     if limit.units > 0 and now > line.clock then
@@ -201,7 +201,7 @@ end
 -- A line opens full at its first request.
 local function open_line(context, twin, budget)
   local line = {
-    twin = twin, seq = 0, clock = context.time, subject = budget.subject, route = budget.route,
+    twin = twin, seq = 0, clock = context.time, now = context.time, subject = budget.subject, route = budget.route,
     generation = budget.generation, content = budget.content, numerator = budget.numerator,
     denominator = budget.denominator, frozen = 0, foldedTo = -1, terms = parse_terms(budget.terms), remainders = {},
     closed = {}, archive = {}, page = { generation = budget.generation, epoch = 0, kept = 0, books = {} },

@@ -2,13 +2,13 @@
 
 -- About an older reservation of the same ID that the ledger forgot: the one that is kept came later.
 local function is_older(a, receipt)
-  return a.reservedAt ~= '' and a.unreserved ~= '1' and receipt.operation ~= a.operation
+  return a.reservedAt ~= -1 and not a.unreserved and receipt.operation ~= a.operation
     and receipt.reservedAt > integer(a.reservedAt, 'reservedAt')
 end
 
 -- The line for a use without a kept receipt; opened where the ledger has none and the metadata says under what.
 local function line_for_forgotten(context, a)
-  local twin = a.shadow == '1' and 'shadow' or 'line'
+  local twin = a.shadow and 'shadow' or 'line'
   local line = twin_of(context, twin)
   if line then
     touch(context, line)
@@ -30,30 +30,30 @@ local function fit(list, terms)
   return list
 end
 
--- `on`: what to do with {bound, unbound, own, missing}; each gets (context, line, receipt, list).
+-- `on`: what to do with a receipt that is bound, unbound, its own, lost (the start was not won), or forgotten.
 local function weigh(keys, a, list, on)
   local field, own_field = 'r:' .. a.id, 'u:' .. a.id .. ':' .. a.operation
   local context = open(keys, a.now, { field, own_field })
   local receipt, own = context.receipts[field], context.receipts[own_field]
   if own then
-    return on.own(context, twin_of(context, own.twin), own, list)
+    return on.own(context, twin_of(context, own.twin), own, list, a)
   end
   if receipt and not is_older(a, receipt) then
     local line = twin_of(context, receipt.twin)
     if receipt.operation == a.operation then
-      return on.bound(context, line, receipt, list)
+      return on.bound(context, line, receipt, list, a)
     elseif receipt.operation == '' and (receipt.state == 'RESERVED' or receipt.state == 'EXPIRING') then
-      return on.unbound(context, line, receipt, list)
+      return on.unbound(context, line, receipt, list, a)
     end
-    return on.lost(context, line, receipt, list, own_field)
+    return on.lost(context, line, receipt, list, a, own_field)
   end
-  local line = twin_of(context, a.shadow == '1' and 'shadow' or 'line')
-  if a.reservedAt == '' then
+  local line = twin_of(context, a.shadow and 'shadow' or 'line')
+  if a.reservedAt == -1 then
     return refused(line, nil, 'not-found')
   elseif line and integer(a.reservedAt, 'reservedAt') <= line.foldedTo then
     return refused(line, nil, 'too-late')
   end
-  return on.forgotten(context, line, list, own_field)
+  return on.forgotten(context, line, list, a, own_field)
 end
 
 local EVIDENCE = {

@@ -51,17 +51,17 @@ local function unpack_terms(f)
   return terms
 end
 
-local function pack_terms(terms)
-  local limits = {}
-  for i, l in ipairs(terms.limits) do
-    limits[i] = { l.name, l.burst, l.units, l.every, l.max, l.overdraft, l.cap, l.own }
-  end
-  return { terms.epoch, terms.hold, terms.deadline, terms.retention, terms.breach, terms.freeze, limits }
-end
+-- Terms as a gateway sends them, in the same positions. They are stored as they came, and read once in a batch.
+local known_terms = {}
 
--- Terms as a gateway sends them, in the same positions.
 local function parse_terms(json)
-  return unpack_terms(cjson.decode(json))
+  local terms = known_terms[json]
+  if not terms then
+    terms = unpack_terms(cjson.decode(json))
+    terms.json = json
+    known_terms[json] = terms
+  end
+  return terms
 end
 
 local function unpack_line(twin, packed)
@@ -71,7 +71,7 @@ local function unpack_line(twin, packed)
   end
   return {
     twin = twin, seq = f[2], clock = f[3], subject = f[4], route = f[5], generation = f[6], content = f[7],
-    numerator = f[8], denominator = f[9], frozen = f[10], foldedTo = f[11], terms = unpack_terms(f[12]),
+    numerator = f[8], denominator = f[9], frozen = f[10], foldedTo = f[11], terms = parse_terms(f[12]),
     remainders = f[13], closed = f[14], archive = unpack_books(f[15]),
     page = { generation = f[6], epoch = f[16], kept = f[17], books = unpack_books(f[18]) },
   }
@@ -81,7 +81,7 @@ local function pack_line(line)
   local page = line.page
   return cmsgpack.pack({
     FORMAT, line.seq, line.clock, line.subject, line.route, line.generation, line.content,
-    line.numerator, line.denominator, line.frozen, line.foldedTo, pack_terms(line.terms),
+    line.numerator, line.denominator, line.frozen, line.foldedTo, line.terms.json,
     line.remainders, line.closed, pack_books(line.archive), page.epoch, page.kept, pack_books(page.books),
   })
 end
@@ -90,11 +90,11 @@ end
 local function unpack_page(generation, epoch, packed)
   local f = cmsgpack.unpack(packed)
   return {
-    generation = generation, epoch = epoch, kept = f[1], books = unpack_books(f[2]), terms = unpack_terms(f[3]),
+    generation = generation, epoch = epoch, kept = f[1], books = unpack_books(f[2]), terms = parse_terms(f[3]),
     isClosed = true,
   }
 end
 
 local function pack_page(page)
-  return cmsgpack.pack({ page.kept, pack_books(page.books), pack_terms(page.terms) })
+  return cmsgpack.pack({ page.kept, pack_books(page.books), page.terms.json })
 end

@@ -6,12 +6,11 @@ local function fail(why, detail)
   error({ why = why, detail = detail }, 0)
 end
 
-local function integer(digits, field)
-  local number = string.match(digits, '^%d+$') and #digits <= 16 and tonumber(digits)
-  if not number or number > MAX then
+local function integer(value, field)
+  if type(value) ~= 'number' or not (value >= 0 and value <= MAX) or value ~= math.floor(value) then
     fail('invalid', field .. ' must be a whole number from 0 to 9007199254740991')
   end
-  return number
+  return value
 end
 
 local function text(number)
@@ -38,11 +37,9 @@ local function div(a, b)
   return (a - math.fmod(a, b)) / b
 end
 
--- "600,1" -> {600, 1}; "" -> {}
-local function amounts(list, field)
-  local result = {}
-  for digits in string.gmatch(list, '[^,]+') do
-    result[#result + 1] = integer(digits, field)
+local function integers(list, field)
+  for _, value in ipairs(list) do
+    integer(value, field)
   end
-  return result
+  return list
 end

@@ -4,17 +4,17 @@ local function view(line)
   if not line then
     return {}
   end
-  local list = { line.seq, line.clock, line.generation, line.page.epoch, line.frozen }
+  local list = { line.seq, line.now, line.generation, line.page.epoch, line.frozen }
   for i, limit in ipairs(line.terms.limits) do
     local book, burst, debt = line.page.books[i], burst_of(line, i), debt_of(line, limit.name)
     local short = burst + debt - book.available
-    local values = { limit.name, burst, debt, short == 0 and 0 or wait_for(line, i, short) }
-    for _, value in ipairs(values) do
-      list[#list + 1] = value
-    end
-    for _, name in ipairs(COUNTERS) do
-      list[#list + 1] = book[name]
-    end
+    local at = 14 * i - 9
+    list[at + 1], list[at + 2], list[at + 3] = limit.name, burst, debt
+    list[at + 4] = short == 0 and limit.units > 0 and 0 or wait_for(line, i, short)
+    list[at + 5], list[at + 6], list[at + 7] = book.opening, book.minted, book.overdraftIssued
+    list[at + 8], list[at + 9], list[at + 10] = book.available, book.reserved, book.spent
+    list[at + 11], list[at + 12] = book.retiredForEmergency, book.overdraftRepaid
+    list[at + 13], list[at + 14] = book.carriedOut, book.lapsed
   end
   return list
 end
