@@ -170,7 +170,11 @@ function lastLines(data: string): string {
 async function own(data: string): Promise<Server> {
   const path = shortSocket(join(data, OWNER));
   for (let tries = 0; tries < 3; tries++) {
-    const server = createServer((connection) => connection.end(`${process.pid}\n`));
+    const server = createServer((connection) => {
+      // Who asked may be gone already.
+      connection.on('error', () => connection.destroy());
+      connection.end(`${process.pid}\n`);
+    });
     const listening = await new Promise<boolean>((resolve, reject) => {
       server.once('error', (error: NodeJS.ErrnoException) => {
         if (error.code === 'EADDRINUSE') resolve(false);
