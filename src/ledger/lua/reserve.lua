@@ -32,6 +32,19 @@ local function longest(line, units, fails, short)
   end
 end
 
+-- Most admissions pass: this looks only whether one limit or another may stand in the way.
+local function has_room(line, units)
+  if #line.closed > 0 then
+    return false
+  end
+  for i, book in ipairs(line.page.books) do
+    if book.available < units[i] or book.overdraftIssued > book.overdraftRepaid then
+      return false
+    end
+  end
+  return true
+end
+
 -- What stops an admission, in the order of the design: the first that fails is named.
 local function obstacle(line, units, closed, route_frozen)
   if line.frozen ~= 0 or route_frozen == -1 or route_frozen > line.clock then
@@ -43,6 +56,9 @@ local function obstacle(line, units, closed, route_frozen)
     if units[i] > scale(limit.max, line.numerator, line.denominator) then
       return 'max-reservation', limit.name, -1, units[i]
     end
+  end
+  if has_room(line, units) then
+    return nil
   end
   local function short(i, limit)
     return units[i] + debt_of(line, limit.name) - line.page.books[i].available
@@ -66,12 +82,11 @@ local function obstacle(line, units, closed, route_frozen)
   end
 end
 
-local function budget_of(a)
-  return {
-    generation = integer(a.generation, 'generation'), content = a.content,
-    numerator = integer(a.numerator, 'factor'), denominator = integer(a.denominator, 'factor'),
-    terms = a.terms, subject = a.subject, route = a.route,
-  }
+-- The arguments carry the budget: generation, content, factor, terms, subject, route.
+local function check_budget(a)
+  integer(a.generation, 'generation')
+  integer(a.numerator, 'factor')
+  integer(a.denominator, 'factor')
 end
 
 local function follow(context, a, receipt)
@@ -85,7 +100,8 @@ local function reserve(keys, a, bound)
   local fields = a.previous == '' and { field } or { field, previous, 'r:' .. a.first }
   local context = open(keys, a.now, fields)
   local units, attempt = integers(a.units, 'units'), integer(a.attempt, 'attempt')
-  local budget, twin = budget_of(a), a.shadow and 'shadow' or 'line'
+  check_budget(a)
+  local twin = a.shadow and 'shadow' or 'line'
   local known = context.receipts[field]
   if known then
     local line = twin_of(context, known.twin)
@@ -102,21 +118,21 @@ local function reserve(keys, a, bound)
       return refused(before and twin_of(context, before.twin) or line, before or nil, 'attempt')
     end
   end
-  if line and budget.generation < line.generation then
+  if line and a.generation < line.generation then
     return refused(line, nil, 'stale', text(line.generation))
-  elseif line and budget.generation == line.generation and budget.content ~= line.content then
+  elseif line and a.generation == line.generation and a.content ~= line.content then
     return refused(line, nil, 'content', line.content)
   end
-  if #units ~= #(line and budget.generation == line.generation and line.terms or parse_terms(a.terms)).limits then
+  if #units ~= #(line and a.generation == line.generation and line.terms or parse_terms(a.terms)).limits then
     fail('invalid', 'units: as many as the budget has limits')
   end
   for i, amount in ipairs(units) do
     units[i] = math.max(1, amount)
   end
   if line then
-    move_line(context, line, budget)
+    move_line(context, line, a)
   else
-    line = open_line(context, twin, budget)
+    line = open_line(context, twin, a)
   end
   local by, limit, wait, needed = obstacle(line, units, a.closed, a.routeFrozen)
   if by then

@@ -13,11 +13,7 @@ local function line_for_forgotten(context, a)
   if line then
     touch(context, line)
   elseif a.terms ~= '' then
-    line = open_line(context, twin, {
-      generation = integer(a.generation, 'generation'), content = a.content,
-      numerator = integer(a.numerator, 'factor'), denominator = integer(a.denominator, 'factor'),
-      terms = a.terms, subject = a.subject, route = a.route,
-    })
+    line = open_line(context, twin, a)
   end
   return line
 end
