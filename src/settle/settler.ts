@@ -3,8 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseReservation } from '../core/ids.js';
 import type { LedgerApi } from '../ledger/api.js';
 import { type EvidenceRef, LedgerUnavailable, type Outcome } from '../ledger/types.js';
-import { CostOverflow } from '../policy/cost.js';
-import type { Budget, Policy, Usage } from '../policy/types.js';
+import { type Budget, type Policy, PolicyEvaluationError, type Usage } from '../policy/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import { type Bound, bind, withBudget } from './binding.js';
 import { classifySent, classifyUnsent } from './classify.js';
@@ -282,7 +281,7 @@ function costable(finding: Finding, budget: Budget): Finding {
     if (usage ?? least) budget.cost((usage ?? least)!);
     return finding;
   } catch (error) {
-    if (!(error instanceof CostOverflow)) throw error;
-    return { kind: 'unknown', least: undefined, cause: 'cost too large' };
+    if (!(error instanceof PolicyEvaluationError)) throw error;
+    return { kind: 'unknown', least: undefined, cause: 'no cost' };
   }
 }
