@@ -6,6 +6,11 @@ import type { ServiceError } from '@grpc/grpc-js';
 import protobuf from 'protobufjs';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { loadConfig } from '../../src/config/load.js';
+import { openRedis } from '../../src/ledger/connect.js';
+import { Documents } from '../../src/ledger/documents.js';
+import { Ledger } from '../../src/ledger/ledger.js';
+import { parsePolicy } from '../../src/policy/parse.js';
+import { parseRollout } from '../../src/policy/rollout.js';
 import { Earmark } from '../../src/serve.js';
 import { ledgers } from '../support/earmark.js';
 import { type Kept, keep } from '../support/quiet.js';
@@ -344,6 +349,56 @@ it('asks under the generation in force or an older one, never under a newer', as
   const newer = await refusal(reserve({ policyGeneration: 2 }));
   expect(newer).toMatchObject({ code: PRECONDITION, reason: 'GENERATION' });
   expect(newer.message).toContain('policy_generation 2 is not in force: 1 is');
+});
+
+it('asks again under the policy that a moved line is already under', async () => {
+  const redis = openRedis({ path: server.socket }, keep(), true);
+  const documents = new Documents(redis, 'earmark:');
+  const parse = (generation: string) =>
+    parsePolicy(POLICY.replace('GENERATION', generation), 'p').policy!;
+  const ledger = new Ledger({
+    redis: { path: server.socket },
+    prefix: 'earmark:',
+    timeoutMs: 2000,
+  });
+  await new Promise((resolve) => ledger.redis.once('ready', resolve));
+  try {
+    // Another gateway was quicker: the line is under a generation that this one has not read yet.
+    const policy = parse('2');
+    await documents.publish(policy);
+    const { content, generation, budgets } = policy;
+    const { terms } = budgets.find(({ route }) => route === 'chat')!;
+    const asked = {
+      subject: 'moved',
+      route: 'chat',
+      key: 'k',
+      attempt: 1,
+      digest: 'x'.repeat(43),
+      units: [1],
+      budget: { generation, content, terms, factor: { numerator: 1, denominator: 1 } },
+      shadow: false,
+      closed: false,
+      routeFrozenUntil: 0,
+      again: false,
+    };
+    expect((await ledger.reserve(asked)).kind).toBe('moved');
+    const stale = await refusal(reserve({ subject: 'moved', units: 1 }));
+    expect(stale).toMatchObject({ code: PRECONDITION, reason: 'STALE' });
+
+    // In force by now, and read at once instead of at the next look.
+    const rollout = ROLLOUT.replace('generation: 1', 'generation: 2');
+    await documents.applyRollout(parseRollout(rollout, 'r').rollout!);
+    const held = await reserve({ subject: 'moved', units: 1 });
+    expect(held).toMatchObject({ state: 'RESERVED', policyGeneration: '2' });
+    // An older one: on lines that have not moved.
+    const older = await reserve({ policyGeneration: 1 });
+    expect(older).toMatchObject({ state: 'RESERVED', policyGeneration: '1' });
+    const back = await refusal(reserve({ subject: 'moved', policyGeneration: 1 }));
+    expect(back).toMatchObject({ code: PRECONDITION, reason: 'STALE' });
+  } finally {
+    await ledger.stop();
+    redis.disconnect();
+  }
 });
 
 it('says UNAVAILABLE while the ledger does not answer', async () => {
