@@ -11,6 +11,7 @@ end
 
 -- Call after every change of a book of a closed page, so that the line knows of its debt and holds.
 local function note_closed(line, page, book)
+  line.rest = nil
   local debt = book.overdraftIssued - book.overdraftRepaid
   local entry = closed_entry(line, page, book)
   if entry then
@@ -237,6 +238,7 @@ local function move_line(context, line, budget)
   end
   local old_remainders = line.remainders
   line.terms, line.generation, line.content, line.remainders = terms, budget.generation, budget.content, {}
+  line.rest = nil
   line.page = { generation = budget.generation, epoch = epoch, kept = 0, books = {} }
   for i, limit in ipairs(terms.limits) do
     local burst, before = burst_of(line, i), book_of(old_page, limit.name)

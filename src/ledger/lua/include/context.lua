@@ -106,6 +106,7 @@ local function archive(line, page)
       end
     end
   end
+  line.rest = nil
   for _, book in ipairs(page.books) do
     local into = book_of({ books = line.archive }, book.limit)
     if not into then
@@ -132,6 +133,18 @@ local function check_equation(page)
   end
 end
 
+local function drop_settled(line)
+  if #line.closed > 0 then
+    local held = {}
+    for _, entry in ipairs(line.closed) do
+      if entry[4] > 0 or entry[5] > 0 then
+        held[#held + 1] = entry
+      end
+    end
+    line.closed = held
+  end
+end
+
 -- Everything that changed: indexes first, then all counters, pages and receipts in one HSET.
 local function commit(context)
   local fields, dropped = {}, context.gone
@@ -151,13 +164,7 @@ local function commit(context)
   end
   for twin, line in pairs(context.twins) do
     if line and line.dirty then
-      local held = {}
-      for _, entry in ipairs(line.closed) do
-        if entry[4] > 0 or entry[5] > 0 then
-          held[#held + 1] = entry
-        end
-      end
-      line.closed = held
+      drop_settled(line)
       check_equation(line.page)
       set(twin, pack_line(line))
     end
