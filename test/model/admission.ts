@@ -109,7 +109,7 @@ function openLine(budget: BudgetRef, epoch: number, now: number): Twin {
   const page = pageWith(budget, epoch, bursts);
   return {
     ...{ seq: 1, clock: now, content: budget.content, factor: budget.factor },
-    ...{ frozenUntil: 0, foldedTo: 0, remainders: bursts.map(() => 0), pages: [page] },
+    ...{ frozenUntil: 0, foldedTo: -1, remainders: bursts.map(() => 0), pages: [page] },
     archive: new Map(),
     granted: new Map(names.map((name, i) => [name, BigInt(bursts[i]!)])),
   };
@@ -261,7 +261,7 @@ export function start(
   event: Event & { readonly id: string; readonly operation: string },
 ): Outcome {
   const kept = state.receipts.get(event.id);
-  if (kept === undefined) return refused(state, event, 'not-found', false);
+  if (kept === undefined) return refused(state, event, 'not-found', undefined);
   return startKept(state, event, kept, event.operation);
 }
 
@@ -283,7 +283,7 @@ function startKept(state: LineState, event: Event, kept: Kept, operation: string
 
 export function release(state: LineState, event: Event & { readonly id: string }): Outcome {
   const kept = state.receipts.get(event.id);
-  if (kept === undefined) return refused(state, event, 'not-found', false);
+  if (kept === undefined) return refused(state, event, 'not-found', undefined);
   if (kept.state === 'RELEASED') return same(state, event, kept);
   if (kept.state !== 'RESERVED') return refused(state, event, 'state', kept);
   const twin = touch(state, kept.shadow, event);

@@ -230,7 +230,7 @@ function ownReceipt(
   const kept: Kept = {
     ...{ id: event.id, own: true, group: beside?.group ?? ownName(event), shadow, attempt },
     ...{ generation: page.generation, epoch: page.epoch, digest: original?.digest ?? '' },
-    ...{ units: page.books.map(() => 0), reservedAt, expiresAt: 0 },
+    ...{ units: page.books.map(() => 0), reservedAt, expiresAt: reservedAt },
     ...{ state: 'USAGE_UNKNOWN', operation: event.operation, actual: undefined, least: undefined },
     ...{ evidence: '', breach: false, unstarted: true, latest: attempt, seq: twin.seq },
     ...{ due: 0, keepUntil: 0 },

@@ -13,6 +13,7 @@ import { nowOf, refused, touch, viewOf } from './view.js';
 export type Reply = Outcome | SweepReply;
 
 export interface Step {
+  /** The very state from before where nothing was written. */
   readonly state: LineState;
   readonly reply: Reply;
 }
@@ -21,6 +22,10 @@ export function step(before: LineState, event: Event): Step {
   const state = copyLine(before);
   try {
     const reply = apply(state, event);
+    const written = [false, true].some(
+      (shadow) => twinOf(state, shadow)?.seq !== twinOf(before, shadow)?.seq,
+    );
+    if (!written) return { state: before, reply };
     const receipts = [...state.receipts.values()];
     for (const shadow of [false, true]) {
       const twin = twinOf(state, shadow);

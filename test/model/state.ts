@@ -37,6 +37,7 @@ export interface Twin {
   content: string;
   factor: Factor;
   frozenUntil: number;
+  /** Latest reservation time that was folded, -1: none. */
   foldedTo: number;
   /** Of the limits of the open page. */
   remainders: number[];

@@ -30,7 +30,7 @@ export function sweep(state: LineState, event: SweepEvent): SweepReply {
     for (const kept of group.receipts) reach(kept.shadow);
     count.folded += fold(state, group.receipts);
   }
-  return { ...count, nextDue: nextDue(state), now };
+  return { ...count, nextDue: nextDue(state, now), now };
 }
 
 /** Due ones, by time and then by ID. */
@@ -104,11 +104,11 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
   return receipts.length;
 }
 
-/** When the line next has something to do, 0: never. */
-function nextDue(state: LineState): number {
+/** When the line next has something to do, 0: never. One in debt is looked at every second, so that refill repays it. */
+function nextDue(state: LineState, now: number): number {
   const dues = [...state.receipts.values()].map((kept) => kept.due).filter((due) => due > 0);
   const folds = ended(state).map((group) => group.keepUntil);
-  return Math.min(...dues, ...folds, Number.POSITIVE_INFINITY) === Number.POSITIVE_INFINITY
-    ? 0
-    : Math.min(...dues, ...folds);
+  const owes = [state.real, state.shadow].some((twin) => twin && indebted(twin).length > 0);
+  const next = Math.min(...dues, ...folds, owes ? now + 1000 : Number.POSITIVE_INFINITY);
+  return next === Number.POSITIVE_INFINITY ? 0 : next;
 }

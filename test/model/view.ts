@@ -61,15 +61,18 @@ export function same(state: LineState, event: Event, kept: Kept): Outcome {
   };
 }
 
-/** `about` is the receipt it is about, or, where there is none, the twin. */
+/** `about` is the receipt it is about, or, where there is none, the twin, or nothing at all. */
 export function refused(
   state: LineState,
   event: Event,
   why: Refusal,
-  about: Kept | boolean,
+  about: Kept | boolean | undefined,
 ): Outcome {
-  const kept = typeof about === 'boolean' ? undefined : about;
-  const line = viewOf(state, kept?.shadow ?? about === true, event);
-  const receipt = kept === undefined ? undefined : receiptOf(state, kept);
-  return { kind: 'refused', why, detail: '', receipt, line };
+  const head = { kind: 'refused', why, detail: '' } as const;
+  if (about === undefined) return { ...head, receipt: undefined, line: NO_LINE };
+  if (typeof about === 'boolean') {
+    return { ...head, receipt: undefined, line: viewOf(state, about, event) };
+  }
+  const line = viewOf(state, about.shadow, event);
+  return { ...head, receipt: receiptOf(state, about), line };
 }

@@ -1,0 +1,23 @@
+/** Events as one short line each, for a person who reads a counterexample. */
+import type { BudgetRef } from '../../src/ledger/types.js';
+import { T0 } from './samples.js';
+import type { Event } from './state.js';
+
+export function tell(event: Event): string {
+  const { op, now, ...rest } = event;
+  const words = Object.entries(rest)
+    .filter(([name]) => !['previous', 'first', 'key'].includes(name))
+    .filter(([, value]) => value !== false && value !== '' && value !== 0)
+    .map(([name, value]) => `${name}=${shorten(name, value)}`);
+  return `+${now - T0} ms  ${op} ${words.join(' ')}`;
+}
+
+function shorten(name: string, value: unknown): string {
+  if (name === 'budget') {
+    const { generation, factor } = value as BudgetRef;
+    return `${generation}×${factor.numerator}/${factor.denominator}`;
+  }
+  if (typeof value === 'string')
+    return name === 'id' ? value.slice(0, 6) : value.replace(/-+$/, '');
+  return JSON.stringify(value);
+}
