@@ -38,13 +38,18 @@ function say(message) {
   process.stderr.write(`setup: ${message}\n`);
 }
 
-/** Runs a command that is quiet unless it fails. */
+/** Runs a command that is quiet unless it fails; what went wrong, or undefined. */
+function problemOf(command, args) {
+  const done = spawnSync(command, args, { cwd: root, encoding: 'utf8' });
+  if (done.status === 0) return undefined;
+  const why = done.error?.message ?? `${done.stdout}\n${done.stderr}`.trim();
+  return `${command} ${args.join(' ')} failed:\n${why}`;
+}
+
 function run(what, command, args) {
   say(what);
-  const done = spawnSync(command, args, { cwd: root, encoding: 'utf8' });
-  if (done.status === 0) return;
-  const why = done.error?.message ?? `${done.stdout}\n${done.stderr}`.trim();
-  fail(`${command} ${args.join(' ')} failed:\n${why}`);
+  const problem = problemOf(command, args);
+  if (problem !== undefined) fail(problem);
 }
 
 function checkNode() {
@@ -64,6 +69,20 @@ function modulesAreWhole() {
   return Object.entries(wanted).every(
     ([path, { version, optional }]) => optional || found[path]?.version === version,
   );
+}
+
+/** An npm of a broken-off install may still be ending, in the way of this one. */
+function installModules() {
+  say('installing node_modules (npm ci)');
+  if (problemOf('npm', ['ci']) === undefined) return;
+  rmSync(join(root, 'node_modules'), {
+    recursive: true,
+    force: true,
+    maxRetries: 5,
+    retryDelay: 500,
+  });
+  const problem = problemOf('npm', ['ci']);
+  if (problem !== undefined) fail(problem);
 }
 
 /** The wheels exist for these versions. */
@@ -174,7 +193,7 @@ if (command === undefined) {
 }
 checkNode();
 await locked(() => {
-  if (!modulesAreWhole()) run('installing node_modules (npm ci)', 'npm', ['ci']);
+  if (!modulesAreWhole()) installModules();
   installWheels();
   build();
 });
