@@ -1,4 +1,4 @@
-/** From an access-log entry to a booking: binds it to an operation, asks the ledger, and keeps at it until it is taken. */
+/** From an access-log entry to a booking: bound to an operation, asked of the ledger, kept until it is taken. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseReservation } from '../core/ids.js';
 import type { LedgerApi } from '../ledger/api.js';
@@ -32,7 +32,7 @@ export interface SettlerDeps {
   readonly ledger: Pick<LedgerApi, 'settle' | 'unknown' | 'findCheck' | 'get' | 'macKey'>;
   /** A generation of any age, from the ledger where it isn't here. */
   readonly loadPolicy: (generation: number) => Promise<Policy | undefined>;
-  /** A breach stops every line of the route; tries until it is done. `until` as in the line, -1: an operator ends it. */
+  /** A breach stops every line of the route; tries until it is done. `until` is the line's. */
   readonly freezeRoute: (route: string, tag: string, until: number) => Promise<void>;
   readonly spool: EvidenceSpool;
   readonly meter: Meter;
