@@ -11,7 +11,6 @@ import {
   read,
   readAll,
   readPair,
-  type StringEntry,
   skip,
   TEXT_1,
   TEXT_2,
@@ -40,7 +39,12 @@ interface CheckTarget extends Mutable<CheckRequest> {
   metadata: Record<string, Record<string, unknown>>;
 }
 
-const rawHeader: Visit<StringEntry> = (reader, tag, entry) => {
+interface RawHeader {
+  key: string;
+  value: string;
+}
+
+const rawHeader: Visit<RawHeader> = (reader, tag, entry) => {
   if (tag === TEXT_1) entry.key = reader.string();
   else if (tag === TEXT_2 || tag === TEXT_3) entry.value = reader.string();
   else skip(reader, tag);

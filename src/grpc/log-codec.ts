@@ -30,46 +30,53 @@ const TYPES: Readonly<Record<number, string>> = { 0: '', 6: 'DownstreamEnd' };
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };
 
-interface EntryTarget extends Mutable<LogEntry> {
+type Entry = Mutable<LogEntry> & {
   responseHeaders: Record<string, string>;
   responseTrailers: Record<string, string>;
   metadata: Record<string, Record<string, unknown>>;
+};
+
+interface EntryTarget {
+  readonly entry: Entry;
   streamId: string;
   originalPath: string;
 }
 
 const common: Visit<EntryTarget> = (reader, tag, into) => {
+  const { entry } = into;
   if (tag === TEXT_10) {
-    into.complete = true;
+    entry.complete = true;
     skip(reader, tag);
-  } else if (tag === TEXT_17) read(reader, into.metadata, filterMetadata);
-  else if (tag === VARINT_24) into.attempts = reader.uint32();
+  } else if (tag === TEXT_17) read(reader, entry.metadata, filterMetadata);
+  else if (tag === VARINT_24) entry.attempts = reader.uint32();
   else if (tag === TEXT_26) into.streamId = reader.string();
-  else if (tag === VARINT_31) into.upstreamBytesSent = Number(reader.uint64());
+  else if (tag === VARINT_31) entry.upstreamBytesSent = Number(reader.uint64());
   else if (tag === VARINT_33) {
     const type = reader.uint32();
-    into.type = TYPES[type] ?? String(type);
+    entry.type = TYPES[type] ?? String(type);
   } else skip(reader, tag);
 };
 
 const loggedRequest: Visit<EntryTarget> = (reader, tag, into) => {
-  if (tag === VARINT_1) into.method = METHODS[reader.uint32()] ?? '';
-  else if (tag === TEXT_5) into.path = reader.string();
-  else if (tag === TEXT_9) into.requestId = reader.string();
+  const { entry } = into;
+  if (tag === VARINT_1) entry.method = METHODS[reader.uint32()] ?? '';
+  else if (tag === TEXT_5) entry.path = reader.string();
+  else if (tag === TEXT_9) entry.requestId = reader.string();
   else if (tag === TEXT_10) into.originalPath = reader.string();
   else skip(reader, tag);
 };
 
-const responseCode: Visit<EntryTarget> = (reader, tag, into) => {
-  if (tag === VARINT_1) into.status = reader.uint32();
+const responseCode: Visit<EntryTarget> = (reader, tag, { entry }) => {
+  if (tag === VARINT_1) entry.status = reader.uint32();
   else skip(reader, tag);
 };
 
 const loggedResponse: Visit<EntryTarget> = (reader, tag, into) => {
+  const { entry } = into;
   if (tag === TEXT_1) read(reader, into, responseCode);
-  else if (tag === TEXT_4) readPair(reader, into.responseHeaders);
-  else if (tag === TEXT_5) readPair(reader, into.responseTrailers);
-  else if (tag === TEXT_6) into.details = reader.string();
+  else if (tag === TEXT_4) readPair(reader, entry.responseHeaders);
+  else if (tag === TEXT_5) readPair(reader, entry.responseTrailers);
+  else if (tag === TEXT_6) entry.details = reader.string();
   else skip(reader, tag);
 };
 
@@ -80,27 +87,26 @@ const httpEntry: Visit<EntryTarget> = (reader, tag, into) => {
   else skip(reader, tag);
 };
 
+function emptyEntry(): Entry {
+  return {
+    type: '',
+    requestId: '',
+    method: '',
+    path: '',
+    upstreamBytesSent: 0,
+    attempts: 0,
+    complete: false,
+    status: 0,
+    details: '',
+    responseHeaders: dictionary(),
+    responseTrailers: dictionary(),
+    metadata: dictionary(),
+  };
+}
+
 function readEntry(reader: Reader): LogEntry {
-  const { streamId, originalPath, ...entry } = read<EntryTarget>(
-    reader,
-    {
-      type: '',
-      requestId: '',
-      method: '',
-      path: '',
-      upstreamBytesSent: 0,
-      attempts: 0,
-      complete: false,
-      status: 0,
-      details: '',
-      responseHeaders: dictionary(),
-      responseTrailers: dictionary(),
-      metadata: dictionary(),
-      streamId: '',
-      originalPath: '',
-    },
-    httpEntry,
-  );
+  const target: EntryTarget = { entry: emptyEntry(), streamId: '', originalPath: '' };
+  const { entry, streamId, originalPath } = read(reader, target, httpEntry);
   if (entry.requestId === '') entry.requestId = streamId;
   if (originalPath !== '') entry.path = originalPath;
   return entry;

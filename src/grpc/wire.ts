@@ -37,9 +37,14 @@ export function dictionary<T>(): Record<string, T> {
   return Object.create(null) as Record<string, T>;
 }
 
-export function read<T>(reader: Reader, into: T, visit: Visit<T>): T {
+function endOf(reader: Reader): number {
   const end = reader.uint32() + reader.pos;
   if (end > reader.len) throw new RangeError('a field is longer than its message');
+  return end;
+}
+
+export function read<T>(reader: Reader, into: T, visit: Visit<T>): T {
+  const end = endOf(reader);
   while (reader.pos < end) visit(reader, reader.uint32(), into);
   if (reader.pos !== end) throw new RangeError('a field reaches beyond its message');
   return into;
@@ -58,20 +63,19 @@ export function skip(reader: Reader, tag: number): void {
 
 /* Maps and Structs */
 
-export interface StringEntry {
-  key: string;
-  value: string;
-}
-
-const stringEntry: Visit<StringEntry> = (reader, tag, entry) => {
-  if (tag === TEXT_1) entry.key = reader.string();
-  else if (tag === TEXT_2) entry.value = reader.string();
-  else skip(reader, tag);
-};
-
+/** One entry of a map of strings, which is what most of a Check consists of: no object in between. */
 export function readPair(reader: Reader, into: Record<string, string>): void {
-  const entry = read(reader, { key: '', value: '' }, stringEntry);
-  into[entry.key] = entry.value;
+  const end = endOf(reader);
+  let key = '';
+  let value = '';
+  while (reader.pos < end) {
+    const tag = reader.uint32();
+    if (tag === TEXT_1) key = reader.string();
+    else if (tag === TEXT_2) value = reader.string();
+    else skip(reader, tag);
+  }
+  if (reader.pos !== end) throw new RangeError('a field reaches beyond its message');
+  into[key] = value;
 }
 
 interface ValueSlot {
