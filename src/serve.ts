@@ -26,6 +26,8 @@ const SWEEP_EVERY_MS = 100;
 /** For the calls under way; the rest of STOP_MS_MAX is for evidence and the embedded ledger. */
 const CALLS_MS_MAX = 4000;
 const FREEZE_AGAIN_MS = 200;
+/** A ledger that is there is connected to before the doors open; one that is not is waited for behind them. */
+const CONNECT_MS_MAX = 1000;
 
 /** One running earmark, from the start of its ledger to the end of it. */
 export class Earmark {
@@ -77,6 +79,12 @@ export class Earmark {
     this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, meter: this.#metrics });
     this.#server = new ServerWatch(this.#redis, this.#log, this.#metrics);
     this.#documents = new Documents(this.#redis, prefix);
+    const connections = [this.#redis, this.#ledger.redis].map(connected);
+    await Promise.race([
+      Promise.all(connections),
+      sleep(CONNECT_MS_MAX, undefined, { ref: false }),
+    ]);
+    await this.#server.check();
 
     // Then what is decided by: the policy in force, and how far it is rolled out.
     const files = { policyFile: policy, rolloutFile: rollout };
@@ -214,6 +222,9 @@ export class Earmark {
     if (this.#policy.view().policy === undefined) {
       missing.push(this.#policy.problem() ?? 'no policy is published: earmark policy publish FILE');
     }
+    if (this.#ledger.redis.status !== 'ready') {
+      return [...missing, 'there is no connection to the ledger'];
+    }
     try {
       // A script that moves nothing: there is no such reservation.
       const probe = reservationId(lineTag('', ''), receiptId('', '', 'ready', 1));
@@ -237,6 +248,15 @@ export class Earmark {
       }
     }
   }
+}
+
+/** Resolves when the first attempt to connect is over, whatever came of it. */
+function connected(redis: Redis): Promise<void> {
+  return new Promise((resolve) => {
+    if (redis.status === 'ready') resolve();
+    redis.once('ready', resolve);
+    redis.once('close', resolve);
+  });
 }
 
 interface Port {

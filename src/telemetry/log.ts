@@ -23,10 +23,6 @@ export function withoutPasswords(text: string): string {
   return text.replace(/([a-z][a-z0-9+.-]*:\/\/)[^\s/@]*(?:@[^\s/@]*)*@/gi, '$1***@');
 }
 
-function scrub(value: unknown): unknown {
-  return typeof value === 'string' ? withoutPasswords(value) : value;
-}
-
 /** A stream to write to; stderr, so that stdout stays the commands'. */
 export interface Sink {
   write(line: string): void;
@@ -43,11 +39,6 @@ export function createLog(level: string, gateway: string, sink: Sink = process.s
       timestamp: pino.stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
       serializers: { err: pino.stdSerializers.err },
-      hooks: {
-        logMethod(args, method) {
-          method.apply(this, args.map(scrub) as typeof args);
-        },
-      },
     },
     stream,
   );

@@ -121,6 +121,8 @@ it('answers every Check under way before it ends', async () => {
   await new Promise((resolve) => setTimeout(resolve, 300));
   earmark.process.kill('SIGTERM');
   await until(() => earmark.log.some(({ msg }) => msg === 'earmark is told to end'));
+  // Longer than what streams are given: it is the Checks that are waited for.
+  await new Promise((resolve) => setTimeout(resolve, 800));
   server.process.kill('SIGCONT');
   const answers = await Promise.all(pending);
   expect(answers.every((status) => status === 0 || status === 503)).toBe(true);
@@ -192,6 +194,15 @@ it('takes over the server that a killed earmark left behind', async () => {
   second.process.kill('SIGTERM');
   expect(await second.ended).toBe(0);
   expect(isAlive(owned)).toBe(false);
+});
+
+it('ends its ledger last, also when a terminal tells both to end', async () => {
+  const config = configure(folder, { ledger: { data: join(folder, 'data') } });
+  const earmark = await startEarmark(config, true);
+  running.push(earmark);
+  process.kill(-earmark.process.pid!, 'SIGINT');
+  expect(await earmark.ended).toBe(0);
+  expect(earmark.log.filter(({ level }) => level !== 'info')).toEqual([]);
 });
 
 it('shares a data folder with nobody, and says who has it', async () => {

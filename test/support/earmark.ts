@@ -46,10 +46,11 @@ export function configure(folder: string, settings: object, name = 'earmark.yaml
   return file;
 }
 
-/** Starts it; with `ready` waits until it serves. */
-export async function startEarmark(config: string): Promise<Running> {
+/** Starts it and waits until it serves, or has ended; as the leader of a process group where a test needs one. */
+export async function startEarmark(config: string, leader = false): Promise<Running> {
   const child = spawn(process.execPath, [MAIN, 'serve', '--config', config], {
     stdio: ['ignore', 'ignore', 'pipe'],
+    detached: leader,
     env: { ...process.env, EARMARK_REDIS_SERVER: anyServer() },
   });
   const log: LogLine[] = [];
