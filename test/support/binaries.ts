@@ -12,7 +12,7 @@ function sitePackages(): string {
 }
 
 function onPath(name: string): string | undefined {
-  const folders = (process.env['PATH'] ?? '').split(delimiter);
+  const folders = (process.env.PATH ?? '').split(delimiter);
   return folders.map((folder) => join(folder, name)).find((file) => existsSync(file));
 }
 
@@ -45,5 +45,5 @@ export function envoyBinary(): string {
 
 /** The server that tests use where the flavour doesn't matter: EARMARK_TEST_SERVER, else Valkey. */
 export function anyServer(): string {
-  return process.env['EARMARK_TEST_SERVER'] ?? valkeyServer();
+  return process.env.EARMARK_TEST_SERVER ?? valkeyServer();
 }
