@@ -111,7 +111,10 @@ export interface EvidenceMetadata extends LineRef {
 }
 
 export interface SettleRequest extends EvidenceRef {
-  /** One amount a limit; or a single one in the budget's unit (limits with a cost of their own then settle at what they hold). */
+  /**
+   * One amount a limit; or a single one in the budget's unit (limits with a cost of their own then
+   * settle at what they hold).
+   */
   readonly actual: readonly number[];
   readonly grade: Grade;
 }

@@ -1,4 +1,7 @@
-/** The arithmetic of a line in the model: refill, credit, excess, waits and folding (docs/ledger.md, the sections so named). */
+/**
+ * The arithmetic of a line in the model: refill, credit, excess, waits and folding (docs/ledger.md,
+ * the sections so named).
+ */
 import type { Factor, LimitTerms, Refill } from '../../src/ledger/types.js';
 import { type Book, emptyBook, type Kept, MAX, type Page, type Twin } from './state.js';
 
@@ -112,7 +115,10 @@ export function credit(twin: Twin, limit: string, source: Page, units: number): 
   from.lapsed += left;
 }
 
-/** Use above what was reserved: from the open book's available first (rule 6), the rest is overdraft. Says how much that is. */
+/**
+ * Use above what was reserved: from the open book's available first (rule 6), the rest is
+ * overdraft. Says how much that is.
+ */
 export function excess(twin: Twin, limit: string, at: Page, units: number): number {
   const open = bookOf(openPage(twin), limit);
   const book = bookOf(at, limit)!;

@@ -120,7 +120,10 @@ function pageWith(budget: BudgetRef, epoch: number, openings: readonly number[])
   return { generation, epoch, terms, books: openings.map(emptyBook), kept: 0 };
 }
 
-/** Rule 5: what was available goes over up to the new burst, the rest lapses; a limit that is new by name opens full. */
+/**
+ * Rule 5: what was available goes over up to the new burst, the rest lapses; a limit that is new by
+ * name opens full.
+ */
 function movePage(twin: Twin, budget: BudgetRef, epoch: number): void {
   const old = openPage(twin);
   const openings = budget.terms.limits.map((limit) => {

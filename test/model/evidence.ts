@@ -40,7 +40,10 @@ function twinAsked(event: Evidence): boolean {
   return event.metadata?.shadow ?? false;
 }
 
-/** The receipt that the evidence is about: not one that was reserved later than the evidence says and bound by another. */
+/**
+ * The receipt that the evidence is about: not one that was reserved later than the evidence says
+ * and bound by another.
+ */
 function keptFor(state: LineState, event: Evidence): Kept | undefined {
   const kept = state.receipts.get(event.id);
   const { metadata } = event;
@@ -198,7 +201,10 @@ function settleOnItsOwn(
   return settled(state, event, kept, actual);
 }
 
-/** No receipt is kept for the evidence: it needs metadata that a MAC proved, and must be younger than all that was folded. */
+/**
+ * No receipt is kept for the evidence: it needs metadata that a MAC proved, and must be younger
+ * than all that was folded.
+ */
 function refusalOfForgotten(state: LineState, event: Evidence): Outcome | undefined {
   if (event.metadata === undefined) return refused(state, event, 'not-found', false);
   const { shadow, reservedAt } = event.metadata;

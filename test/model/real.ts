@@ -74,7 +74,10 @@ export class Real {
     return this.#ledger.stop();
   }
 
-  /** Puts an event to a line. What is asked at once runs together; its order is only kept on the line where it is awaited. */
+  /**
+   * Puts an event to a line. What is asked at once runs together; its order is only kept on the
+   * line where it is awaited.
+   */
   async ask({ at, line, event }: Question): Promise<Reply> {
     const operation = encode(line, event);
     const isAdmission = event.op === 'reserve' || event.op === 'admit';

@@ -1,6 +1,7 @@
 /**
  * What the model keeps of one line (docs/ledger.md, "What is stored"). It shares the product's types of questions and
- * answers, and none of its code: a reader checks these files by eye against the page, and the tests check the scripts against them.
+ * answers, and none of its code: a reader checks these files by eye against the page, and the tests check the
+ * scripts against them.
  */
 import type {
   BookCounters,

@@ -104,7 +104,10 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
   return receipts.length;
 }
 
-/** When the line next has something to do, 0: never. One in debt is looked at every second, so that refill repays it. */
+/**
+ * When the line next has something to do, 0: never. One in debt is looked at every second, so that
+ * refill repays it.
+ */
 function nextDue(state: LineState, now: number): number {
   const dues = [...state.receipts.values()].map((kept) => kept.due).filter((due) => due > 0);
   const folds = ended(state).map((group) => group.keepUntil);

@@ -1,4 +1,7 @@
-/** Answers of the model, and the two things every operation does to a line before it writes: let time pass, count up. */
+/**
+ * Answers of the model, and the two things every operation does to a line before it writes: let
+ * time pass, count up.
+ */
 import type { LineView, Outcome, Refusal } from '../../src/ledger/types.js';
 import { debtOf, openPage, pass, scaled, waitFor } from './account.js';
 import {

@@ -17,7 +17,10 @@ export interface World {
   commands(now: number): readonly Event[];
   /** Some command looks at when a reservation was made: evidence with metadata, folding. */
   readonly looksBack?: boolean;
-  /** Bounds a world that would not close: states in which it is true are looked at, but nothing more is asked of them. */
+  /**
+   * Bounds a world that would not close: states in which it is true are looked at, but nothing more
+   * is asked of them.
+   */
   readonly end?: (state: LineState) => boolean;
 }
 
@@ -185,7 +188,8 @@ export function lastInstant(state: LineState): number {
 
 /**
  * What tells states apart: all but how many writes it took to get there, and the times of receipts that nothing in the
- * world looks at: after its last instant, or, where it doesn't look back, when a reservation was made and would have expired.
+ * world looks at: after its last instant, or, where it doesn't look back, when a reservation was made and would
+ * have expired.
  */
 export function canonical(state: LineState, world: World): string {
   const last = Math.max(...world.instants);
