@@ -314,8 +314,8 @@ export function onEachServer(
       }
     });
     afterAll(async () => {
-      await bench.ledger.stop();
-      await bench.server.stop();
+      await bench.ledger?.stop();
+      await bench.server?.stop();
     });
     tests(bench);
   });
