@@ -1,0 +1,47 @@
+/** What an Envoy 1.40 with envoy/sidecar.yaml sent for one chat completion, byte for byte. */
+
+const bytes = (lines: readonly string[]): Buffer => Buffer.from(lines.join(''), 'base64');
+
+/** In both messages. */
+export const REQUEST_ID = '9e808879-877b-4974-bf4f-19dd69239a48';
+/** The value of the header x-tenant. */
+export const TENANT = 'tenant-000000';
+
+/** A CheckRequest: 22 headers and a JSON body of 600 bytes. */
+export const CHECK_REQUEST = bytes([
+  'Cp4LChMKEQoPEgkxMjcuMC4wLjEYpK0DEhIKEAoOEgkxMjcuMC4wLjEYmVQi3woKDAiL5LvYBhDYy6WVAhLOCgoUMTcxMDA2',
+  'NjE3OTI1OTczNjg0MDISBFBPU1QaFQoOY29udGVudC1sZW5ndGgSAzYwMBolChh4LWVudm95LWV4dGVybmFsLWFkZHJlc3MS',
+  'CTEyNy4wLjAuMRoiChl4LWVudm95LWF1dGgtcGFydGlhbC1ib2R5EgVmYWxzZRocChd4LXN0YWlubGVzcy1yZXRyeS1jb3Vu',
+  'dBIBMBoPCgc6bWV0aG9kEgRQT1NUGjQKDHgtcmVxdWVzdC1pZBIkOWU4MDg4NzktODc3Yi00OTc0LWJmNGYtMTlkZDY5MjM5',
+  'YTQ4GiAKDGNvbnRlbnQtdHlwZRIQYXBwbGljYXRpb24vanNvbhoaChB4LXN0YWlubGVzcy1sYW5nEgZweXRob24aHQoKOmF1',
+  'dGhvcml0eRIPbGxtLmV4YW1wbGUuY29tGh0KBTpwYXRoEhQvdjEvY2hhdC9jb21wbGV0aW9ucxpRCg1hdXRob3JpemF0aW9u',
+  'EkBCZWFyZXIgc2stYmVuY2gtMDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWYwMTIzNDU2Nzg5YWJjZGVmGiAKD2Fj',
+  'Y2VwdC1lbmNvZGluZxINZ3ppcCwgZGVmbGF0ZRoZCgh4LXRlbmFudBINdGVuYW50LTAwMDAwMBoaCgZhY2NlcHQSEGFwcGxp',
+  'Y2F0aW9uL2pzb24aIgoKdXNlci1hZ2VudBIUT3BlbkFJL1B5dGhvbiAxLjU5LjcaJQobeC1zdGFpbmxlc3MtcGFja2FnZS12',
+  'ZXJzaW9uEgYxLjU5LjcaDwoHOnNjaGVtZRIEaHR0cBocCg94LWZvcndhcmRlZC1mb3ISCTE5Mi4wLjIuMhoZChF4LWZvcndh',
+  'cmRlZC1wcm90bxIEaHR0cBoXCg54LXN0YWlubGVzcy1vcxIFTGludXgiFC92MS9jaGF0L2NvbXBsZXRpb25zKg9sbG0uZXhh',
+  'bXBsZS5jb20yBGh0dHBI2ARSCEhUVFAvMS4xYtgEeyJtb2RlbCI6ImdwdC00by1taW5pIiwibWF4X2NvbXBsZXRpb25fdG9r',
+  'ZW5zIjo0MDAsIm1lc3NhZ2VzIjpbeyJyb2xlIjoic3lzdGVtIiwiY29udGVudCI6IllvdSBhbnN3ZXIgaW4gb25lIHNob3J0',
+  'IHNlbnRlbmNlIGFuZCBuZXZlciBhcG9sb2dpc2UuIn0seyJyb2xlIjoidXNlciIsImNvbnRlbnQiOiJXaGljaCBvZiB0aGVz',
+  'ZSB0aHJlZSBnYXRld2F5cyBtYXkgbGV0IHRoZSBuZXh0IHJlcXVlc3QgdGhyb3VnaCwgd2hlbiBlYWNoIG9mIHRoZW0gc2Vl',
+  'cyB0aGF0IG9uZSB0aG91c2FuZCB0b2tlbnMgYXJlIGxlZnQgYW5kIGVhY2ggcmVxdWVzdCBtYXkgbmVlZCBzaXggaHVuZHJl',
+  'ZD8gV2hpY2ggb2YgdGhlc2UgdGhyZWUgZ2F0ZXdheXMgbWF5IGxldCB0aGUgbmV4dCByZXF1ZXN0IHRocm91Z2gsIHdoZW4g',
+  'ZWFjaCBvZiB0aGVtIHNlZXMgdGhhdCBvbmUgdGhvdXNhbmQgdG9rZW5zIGFyZSBsZWZ0IGFuZCBlYWNoIHJlcXVlc3QgbWF5',
+  'IG5lZWQgc2l4IGh1bmRyZWQ/IFdoaWNoIG9mIHRoZXNlIHRocmVlIGdhdGV3YXlzIG1heSBsZXQgdGhlIG5leHQgcmVxdWVz',
+  'dCB0aHJvdWdoLCB3aGVuIGVhY2ggb2YgdGhlbSBzZWVzIHRoYXQgb25lIHRob3VzYW4ifV19Ug0KBXJvdXRlEgRjaGF0WgBq',
+  'AA==',
+]);
+
+/** A StreamAccessLogsMessage with the one entry of the same request: 140 tokens in, 60 out. */
+export const LOG_MESSAGE = bytes([
+  'ErIFCq8FCoQEEhEKDxIJMTI3LjAuMC4xGKStAxoQCg4SCTEyNy4wLjAuMRiZVCoMCIvku9gGENjLpZUCMgQQ2/oLOgUQ/bjS',
+  'AkIFELDe0gJKBRC9tZIDUgUQnsKUA1oFEJqylwNiBRDH9JcDahEKDxIJMTI3LjAuMC4xGOujAnIRCg8SCTEyNy4wLjAuMRiq',
+  'nwJ6B2JhY2tlbmSKAZUCCmQKCWxsbS51c2FnZRJXChoKDXByb21wdF90b2tlbnMSCREAAAAAAIBhQAoeChFjb21wbGV0aW9u',
+  'X3Rva2VucxIJEQAAAAAAAE5AChkKDHRvdGFsX3Rva2VucxIJEQAAAAAAAGlACqwBChxlbnZveS5maWx0ZXJzLmh0dHAuZXh0',
+  'X2F1dGh6EosBCiUKCW9wZXJhdGlvbhIYGhZjY2NjY2NjY2NjY2NjY2NjY2NjY2NjCkEKC3Jlc2VydmF0aW9uEjIaMHJsLWFh',
+  'YWFhYWFhYWFhYWFhYWFhYWFhYWEtYmJiYmJiYmJiYmJiYmJiYmJiYmJiYgofChJleHRfYXV0aHpfZHVyYXRpb24SCREAAAAA',
+  'AAAUQKIBEQoPEgkxMjcuMC4wLjEYpK0DugEFEJSYmAPAAQHSASQ5ZTgwODg3OS04NzdiLTQ5NzQtYmY0Zi0xOWRkNjkyMzlh',
+  'NDjoAaID8AGaCPgBjgqAAocDiAIGEAIaggEIAxIEaHR0cBoPbGxtLmV4YW1wbGUuY29tKhQvdjEvY2hhdC9jb21wbGV0aW9u',
+  'czIUT3BlbkFJL1B5dGhvbiAxLjU5LjdCCTE5Mi4wLjIuMkokOWU4MDg4NzktODc3Yi00OTc0LWJmNGYtMTlkZDY5MjM5YTQ4',
+  'WP0EYNgEcJAFeI8DIh8KAwjIARCWARjrATIMdmlhX3Vwc3RyZWFtOIQBQKQB',
+]);
