@@ -24,20 +24,26 @@ type Script = (request: IncomingMessage, response: ServerResponse, body: Buffer)
 export class ScriptedBackend {
   readonly seen: { readonly headers: IncomingHttpHeaders; readonly body: Buffer }[] = [];
   script: Script = (_request, response) => response.end();
-  readonly #servers: readonly (Server | Http2Server)[];
+  readonly #answer = (request: IncomingMessage, response: ServerResponse): void => {
+    const parts: Buffer[] = [];
+    request.on('data', (part: Buffer) => parts.push(part));
+    request.on('end', () => {
+      const body = Buffer.concat(parts);
+      this.seen.push({ headers: request.headers, body });
+      this.script(request, response, body);
+    });
+  };
+  // Node's compatibility layer: the same calls, other classes.
+  readonly #servers: (Server | Http2Server)[] = [
+    createServer(this.#answer),
+    createHttp2Server(this.#answer as never),
+  ];
 
-  constructor() {
-    const answer = (request: IncomingMessage, response: ServerResponse): void => {
-      const parts: Buffer[] = [];
-      request.on('data', (part: Buffer) => parts.push(part));
-      request.on('end', () => {
-        const body = Buffer.concat(parts);
-        this.seen.push({ headers: request.headers, body });
-        this.script(request, response, body);
-      });
-    };
-    // Node's compatibility layer: the same calls, other classes.
-    this.#servers = [createServer(answer), createHttp2Server(answer as never)];
+  /** Also on this Unix socket, over HTTP/1.1. */
+  async listenAt(path: string): Promise<void> {
+    const server = createServer(this.#answer);
+    this.#servers.push(server);
+    await new Promise<void>((resolve) => server.listen(path, resolve));
   }
 
   async listen(): Promise<{ readonly http1: number; readonly http2: number }> {
@@ -59,7 +65,11 @@ export class ScriptedBackend {
 }
 
 export interface TestEnvoy {
-  readonly port: number;
+  /** Or the path of its socket. */
+  readonly port: number | string;
+  /** Of its admin interface: host:port. */
+  readonly admin: string;
+  readonly process: ChildProcess;
   stop(): Promise<void>;
 }
 
@@ -82,6 +92,49 @@ export async function startEnvoy(settings: EnvoySettings): Promise<TestEnvoy> {
   const manager = document.static_resources.listeners[0].filter_chains[0].filters[0].typed_config;
   const [authz] = manager.http_filters;
   Object.assign(authz.typed_config, settings.authz);
+  return runEnvoy(folder, name, document);
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: Envoy's own document
+type Document = any;
+
+/** One of the examples in envoy/ with free ports: `upstream` and `earmark` are a port or unix:/path. */
+export async function startExample(
+  example: string,
+  settings: {
+    readonly folder: string;
+    readonly upstream: number | string;
+    readonly earmark: string;
+    /** What a test changes besides. */
+    readonly edit?: (document: Document) => void;
+  },
+): Promise<TestEnvoy> {
+  const { folder, upstream, earmark } = settings;
+  const document: Document = parse(readFileSync(new URL(example, EXAMPLES), 'utf8'));
+  const { listeners, clusters } = document.static_resources;
+  const { address } = listeners[0];
+  if (address.pipe) address.pipe.path = join(folder, `${example}.sock`);
+  else address.socket_address.port_value = 0;
+  for (const [at, place] of [upstream, earmark].entries()) {
+    const [{ endpoint }] = clusters[at].load_assignment.endpoints[0].lb_endpoints;
+    endpoint.address =
+      typeof place === 'number'
+        ? { socket_address: { address: '127.0.0.1', port_value: place } }
+        : { pipe: { path: place.slice('unix:'.length) } };
+  }
+  settings.edit?.(document);
+  return runEnvoy(folder, example, document);
+}
+
+export const EXAMPLES = new URL('../../envoy/', import.meta.url);
+
+/** With a free admin port. */
+export async function runEnvoy(
+  folder: string,
+  name: string,
+  document: Document,
+): Promise<TestEnvoy> {
+  document.admin = { address: { socket_address: { address: '127.0.0.1', port_value: 0 } } };
   const file = join(folder, `${name}.yaml`);
   const adminFile = join(folder, `${name}.admin`);
   writeFileSync(file, stringify(document, { aliasDuplicateObjects: false }));
@@ -92,6 +145,8 @@ export async function startEnvoy(settings: EnvoySettings): Promise<TestEnvoy> {
   const bound = await portOf(child, adminFile);
   return {
     port: bound,
+    admin: readFileSync(adminFile, 'utf8').trim(),
+    process: child,
     async stop() {
       child.kill('SIGKILL');
       await ended;
@@ -99,17 +154,20 @@ export async function startEnvoy(settings: EnvoySettings): Promise<TestEnvoy> {
   };
 }
 
-async function portOf(child: ChildProcess, adminFile: string): Promise<number> {
-  let port = 0;
+async function portOf(child: ChildProcess, adminFile: string): Promise<number | string> {
+  let port: number | string = 0;
   await until(async () => {
     if (child.exitCode !== null) throw new Error('envoy ended');
     if (!existsSync(adminFile)) return false;
     const admin = readFileSync(adminFile, 'utf8').trim();
     const answer = await fetch(`http://${admin}/listeners?format=json`);
     const { listener_statuses } = (await answer.json()) as {
-      listener_statuses?: { local_address: { socket_address: { port_value: number } } }[];
+      listener_statuses?: {
+        local_address: { socket_address?: { port_value: number }; pipe?: { path: string } };
+      }[];
     };
-    port = listener_statuses?.[0]?.local_address.socket_address.port_value ?? 0;
+    const address = listener_statuses?.[0]?.local_address;
+    port = address?.pipe?.path ?? address?.socket_address?.port_value ?? 0;
     return port !== 0;
   }, 'envoy listens');
   return port;
@@ -123,15 +181,17 @@ export interface Response {
 
 /** One POST; `leaveAfter` cuts the connection once so many bytes of the body have come, or after so many ms. */
 export function post(
-  port: number,
+  port: number | string,
   headers: OutgoingHttpHeaders,
   body: string,
-  leave: { readonly afterBytes?: number; readonly afterMs?: number } = {},
+  leave: { readonly afterBytes?: number; readonly afterMs?: number; readonly path?: string } = {},
 ): Promise<Response | 'left'> {
-  const options = { port, method: 'POST', path: '/v1/chat/completions?a=b', headers };
+  const to = typeof port === 'number' ? { host: '127.0.0.1', port } : { socketPath: port };
+  const path = leave.path ?? '/v1/chat/completions?a=b';
+  const options = { ...to, method: 'POST', path, headers };
   return new Promise((resolve, reject) => {
     let left = false;
-    const client = request({ host: '127.0.0.1', agent: false, ...options });
+    const client = request({ agent: false, ...options });
     const go = (): void => {
       left = true;
       client.destroy();
@@ -145,7 +205,7 @@ export function post(
         text += data;
         if (text.length >= (leave.afterBytes ?? Number.POSITIVE_INFINITY) && !left) go();
       });
-      response.on('error', () => undefined);
+      response.on('error', (error) => (left ? undefined : reject(error)));
       response.on('end', () =>
         resolve({ status: response.statusCode!, headers: response.headers, text }),
       );
