@@ -1,4 +1,5 @@
 /** `earmark serve` from outside: what a user, Envoy and an orchestrator see of it. */
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect as connectHttp2 } from 'node:http2';
@@ -7,6 +8,7 @@ import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { embeddedSocket } from '../../src/ledger/embedded.js';
+import { anyServer } from '../support/binaries.js';
 import {
   checks,
   type client,
@@ -203,6 +205,25 @@ it('ends its ledger last, also when a terminal tells both to end', async () => {
   process.kill(-earmark.process.pid!, 'SIGINT');
   expect(await earmark.ended).toBe(0);
   expect(earmark.log.filter(({ level }) => level !== 'info')).toEqual([]);
+});
+
+it('ends its ledger also when it ends by an error', async () => {
+  const data = join(folder, 'data');
+  const embedded = new URL('../../dist/ledger/embedded.js', import.meta.url);
+  const script = `import { EmbeddedLedger } from ${JSON.stringify(embedded.href)};
+    const nothing = () => {};
+    const log = { debug: nothing, info: nothing, warn: nothing, error: nothing };
+    await EmbeddedLedger.start({ data: ${JSON.stringify(data)}, log, meter: {} });
+    process.stdout.write('started');
+    process.stdin.once('data', () => process.exit(1));`;
+  const child = spawn(process.execPath, ['--input-type=module', '-e', script], {
+    env: { ...process.env, EARMARK_REDIS_SERVER: anyServer() },
+  });
+  await once(child.stdout, 'data');
+  const pid = await serverPid(embeddedSocket(data));
+  child.stdin.write('end');
+  await once(child, 'close');
+  await until(() => !isAlive(pid), 'the server is gone');
 });
 
 it('shares a data folder with nobody, and says who has it', async () => {
