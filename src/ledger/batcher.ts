@@ -5,19 +5,26 @@
 import type { Redis } from 'ioredis';
 import type { Keys } from './keys.js';
 import type { Script } from './scripts.js';
+import { pack, unpack } from './stored.js';
 import { LedgerUnavailable } from './types.js';
-import { type Operation, pack, unpack } from './wire.js';
+import { type Operation, Stored } from './wire.js';
 
 /** Bounds a run of the script to about 2 ms of Redis. */
 const OPERATIONS_A_RUN = 128;
 /** More waiting than this cannot be answered in any deadline. */
 const WAITING_MAX = 20_000;
 
+/** A reply, and the line and receipt that it shows. */
+export interface Replied {
+  readonly reply: readonly unknown[];
+  readonly stored: Stored;
+}
+
 interface Waiting {
   readonly operation: Operation;
   readonly now: number;
   readonly since: number;
-  resolve(reply: readonly unknown[]): void;
+  resolve(reply: Replied): void;
   reject(error: LedgerUnavailable): void;
 }
 
@@ -44,18 +51,27 @@ export async function run(
   );
 }
 
-/** Runs a script that takes one msgpack blob; what it answers comes as bytes. */
+/** Runs a script that answers bytes. */
+export async function runToBytes(
+  redis: Redis,
+  script: Script,
+  keys: readonly string[],
+  argument: string | Buffer,
+): Promise<unknown> {
+  return bySha(
+    () => redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, argument),
+    () => redis.callBuffer('EVAL', script.source, keys.length, ...keys, argument),
+  );
+}
+
+/** Runs a script that takes one msgpack blob, and answers bytes. */
 export async function runPacked(
   redis: Redis,
   script: Script,
   keys: readonly string[],
   value: unknown,
 ): Promise<unknown> {
-  const blob = pack(value);
-  return bySha(
-    () => redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, blob),
-    () => redis.callBuffer('EVAL', script.source, keys.length, ...keys, blob),
-  );
+  return runToBytes(redis, script, keys, pack(value));
 }
 
 export interface BatcherOptions {
@@ -77,7 +93,7 @@ export class Batcher {
     this.#options = options;
   }
 
-  submit(operation: Operation, now: number): Promise<readonly unknown[]> {
+  submit(operation: Operation, now: number): Promise<Replied> {
     return new Promise((resolve, reject) => {
       if (this.#waiting.length >= WAITING_MAX) {
         reject(new LedgerUnavailable(`${WAITING_MAX} operations are waiting for the ledger`));
@@ -114,7 +130,7 @@ export class Batcher {
       this.#options.timeoutMs,
     );
     this.#send(batch).then(
-      (replies) => end((item, index) => item.resolve(replies[index] as readonly unknown[])),
+      (replies) => end((item, index) => item.resolve(replies[index]!)),
       (error: Error) => fail(error.message),
     );
   }
@@ -128,15 +144,24 @@ export class Batcher {
     return this.#waiting.splice(0, OPERATIONS_A_RUN);
   }
 
-  async #send(batch: readonly Waiting[]): Promise<readonly unknown[]> {
+  async #send(batch: readonly Waiting[]): Promise<readonly Replied[]> {
     const { redis, script, keys } = this.#options;
     const names: string[] = [];
     const packed = batch.map(({ operation, now }) => {
       const { tag, args } = operation;
       names.push(keys.line(tag), keys.due(tag), keys.done(tag));
-      const values = script.operations.get(operation.name)!.map((name) => args[name] ?? now);
+      const values = script.operations.get(operation.name)!.map((name) => {
+        const value = name === 'now' ? now : args[name];
+        if (value === undefined) throw new TypeError(`${operation.name}: ${name} is missing`);
+        return value;
+      });
       return [operation.name, ...values];
     });
-    return unpack((await runPacked(redis, script, names, packed)) as Buffer) as unknown[];
+    const [replies, shown] = (await runPacked(redis, script, names, packed)) as [Buffer, Buffer];
+    let at = 0;
+    return (unpack(replies) as [unknown[], number][]).map(([reply, length]) => {
+      at += length;
+      return { reply, stored: new Stored(shown.subarray(at - length, at)) };
+    });
   }
 }

@@ -4,10 +4,12 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { hash22, lineTag, parseReservation, reservationId } from '../core/ids.js';
 import type { Meter } from '../telemetry/meter.js';
 import type { LedgerApi } from './api.js';
-import { Batcher, run, runPacked } from './batcher.js';
-import { readLine } from './dump.js';
+import { Batcher, type Replied, runPacked, runToBytes } from './batcher.js';
+import { STEADY } from './connect.js';
+import { dumpLine } from './dump.js';
 import { type Keys, keysOf } from './keys.js';
 import { loadScript, type Script } from './scripts.js';
+import { unpack } from './stored.js';
 import {
   type AdmitRequest,
   LedgerUnavailable,
@@ -24,9 +26,7 @@ import {
 import {
   type Argument,
   decodeOutcome,
-  decodeReceipt,
   decodeSweep,
-  decodeView,
   encodeRelease,
   encodeReserve,
   encodeSettle,
@@ -35,6 +35,7 @@ import {
   encodeUnknown,
   type Operation,
   ScriptFailure,
+  Stored,
   splitReservation,
 } from './wire.js';
 
@@ -77,11 +78,9 @@ export class Ledger implements LedgerApi {
     // A command is never sent twice by the client: whether it ran is the caller's question to the ledger.
     this.redis = new Redis({
       ...options.redis,
-      replyMapping: 'legacy',
+      ...STEADY,
       enableOfflineQueue: false,
-      autoResendUnfulfilledCommands: false,
       maxRetriesPerRequest: 0,
-      lazyConnect: false,
       retryStrategy: (times: number) => Math.min(50 * times, 1000),
     });
     this.redis.on('error', () => {
@@ -132,7 +131,7 @@ export class Ledger implements LedgerApi {
   }
 
   async freeze(line: LineRef, shadow: boolean, until: number): Promise<boolean> {
-    return this.#onLine('freeze', line, { until, shadow });
+    return this.#onLine('freeze', line, { till: until, shadow });
   }
 
   async unfreeze(line: LineRef, shadow: boolean): Promise<boolean> {
@@ -146,17 +145,19 @@ export class Ledger implements LedgerApi {
   }
 
   async sweep(tag: string, limit: number): Promise<SweepReply> {
-    return decodeSweep(await this.#submit(this.#movements, encodeSweep(tag, limit)));
+    return decodeSweep((await this.#submit(this.#movements, encodeSweep(tag, limit))).reply);
   }
 
   async get(reservation: string): Promise<{ receipt: Receipt; line: LineView } | undefined> {
     const { tag, id } = splitReservation(reservation);
     const reply = await this.#ask(() =>
-      run(this.redis, this.#look, [this.keys.line(tag)], ['receipt', `r:${id}`]),
+      runToBytes(this.redis, this.#look, [this.keys.line(tag)], `r:${id}`),
     );
-    const [shown, view] = reply as [(readonly unknown[])?, (readonly unknown[])?];
-    if (shown === undefined || view === undefined) return undefined;
-    return { receipt: decodeReceipt(tag, shown), line: decodeView(view) };
+    if (reply === null) return undefined;
+    const [same, shown] = reply as [Buffer, Buffer];
+    const outcome = decodeOutcome(tag, unpack(same) as unknown[], new Stored(shown));
+    if (outcome.kind !== 'same' || outcome.receipt === undefined) return undefined;
+    return { receipt: outcome.receipt, line: outcome.line };
   }
 
   async findCheck(
@@ -173,7 +174,7 @@ export class Ledger implements LedgerApi {
   }
 
   dump(tag: string): Promise<readonly LineDump[]> {
-    return this.#ask(() => readLine(this.redis, this.#look, this.keys.line(tag), tag));
+    return this.#ask(() => dumpLine(this.redis, this.keys.line(tag), tag));
   }
 
   async *lines(): AsyncIterable<readonly string[]> {
@@ -238,14 +239,14 @@ export class Ledger implements LedgerApi {
     return this.#decode(operation, await this.#submit(this.#movements, operation));
   }
 
-  #submit(batcher: Batcher, operation: Operation): Promise<readonly unknown[]> {
+  #submit(batcher: Batcher, operation: Operation): Promise<Replied> {
     const now = this.#options.clock?.();
     return batcher.submit(operation, now ?? -1);
   }
 
-  #decode(operation: Operation, reply: readonly unknown[]): Outcome {
+  #decode(operation: Operation, { reply, stored }: Replied): Outcome {
     try {
-      const outcome = decodeOutcome(operation.tag, reply);
+      const outcome = decodeOutcome(operation.tag, reply, stored);
       if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
       return outcome;
     } catch (error) {

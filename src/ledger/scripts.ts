@@ -13,27 +13,28 @@ export interface Script {
 }
 
 const INCLUDE = /^--- @(include|script) (\w+)$/gm;
-const OPERATION = /operation\('(\w+)', (\w+|\{[^}]*\}), /g;
+const OPERATION = /operation\('(\w+)', (\w+), /g;
+const PLACED = /(\w+) = p\[(\d+)\]/g;
 
 /** Both `src/ledger` and `dist/ledger` lie two levels below the package. */
 function defaultFolder(): string {
   return fileURLToPath(new URL('../../src/ledger/lua/', import.meta.url));
 }
 
-function names(list: string): readonly string[] {
-  return [...list.matchAll(/'(\w+)'/g)].map((match) => match[1]!);
+/** The names in the order of their places: `{ id = p[2], operation = p[3] }`; p[1] is the operation's own name. */
+function argumentsOf(source: string, reader: string): readonly string[] {
+  const body = new RegExp(`local function ${reader}\\(p\\)\\s+return \\{([^}]*)\\}`).exec(
+    source,
+  )?.[1];
+  if (body === undefined) throw new Error(`no list of arguments ${reader}`);
+  const places = [...body.matchAll(PLACED)].map(([, name, at]) => [name!, Number(at)] as const);
+  if (places.some(([, at], i) => at !== i + 2)) throw new Error(`${reader}: a place is missing`);
+  return places.map(([name]) => name);
 }
 
 function operationsOf(source: string): ReadonlyMap<string, readonly string[]> {
-  const operations = new Map<string, readonly string[]>();
-  for (const [, name, list] of source.matchAll(OPERATION)) {
-    const table = list!.startsWith('{')
-      ? list!
-      : new RegExp(`local ${list} = (\\{[^}]*\\})`).exec(source)?.[1];
-    if (table === undefined) throw new Error(`operation ${name}: no list of arguments ${list}`);
-    operations.set(name!, names(table));
-  }
-  return operations;
+  const found = [...source.matchAll(OPERATION)];
+  return new Map(found.map(([, name, reader]) => [name!, argumentsOf(source, reader!)]));
 }
 
 /** Reads `<name>.lua` and what it includes; EARMARK_LUA_DIR replaces the folder (tests break a rule that way). */

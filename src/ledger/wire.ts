@@ -1,10 +1,10 @@
 /** Operations to script arguments, and the scripts' flat replies to outcomes. No rule of the account is here. */
-import { Packr } from 'msgpackr';
-import { lineTag, parseReservation, receiptId, reservationId } from '../core/ids.js';
+import { lineTag, parseReservation, receiptId } from '../core/ids.js';
+import { readLineHead, readReceipt, type StoredLine } from './stored.js';
 import type {
   AdmitRequest,
-  BookCounters,
   BudgetRef,
+  EvidenceMetadata,
   EvidenceRef,
   Grade,
   LimitedBy,
@@ -12,11 +12,9 @@ import type {
   LineView,
   Outcome,
   Receipt,
-  ReceiptDump,
   Refusal,
   ReserveRequest,
   SettleRequest,
-  State,
   SweepReply,
   Terms,
   UnknownRequest,
@@ -30,30 +28,6 @@ export interface Operation {
   readonly tag: string;
   readonly args: Readonly<Record<string, Argument>>;
 }
-
-/** Both directions travel as msgpack: one blob a run. Integers up to 2^53 - 1 are exact in it. */
-const packr = new Packr({ useRecords: false, int64AsType: 'number' });
-
-export function pack(value: unknown): Buffer {
-  return packr.pack(value);
-}
-
-export function unpack(blob: Buffer): unknown {
-  return packr.unpack(blob);
-}
-
-export const COUNTERS = [
-  'opening',
-  'minted',
-  'overdraftIssued',
-  'available',
-  'reserved',
-  'spent',
-  'retiredForEmergency',
-  'overdraftRepaid',
-  'carriedOut',
-  'lapsed',
-] as const satisfies readonly (keyof BookCounters)[];
 
 const termsCache = new WeakMap<Terms, string>();
 
@@ -85,14 +59,9 @@ export function encodeTerms(terms: Terms): string {
   return encoded;
 }
 
-function budgetArgs(budget: BudgetRef | undefined): Record<string, Argument> {
-  return {
-    generation: budget?.generation ?? 0,
-    content: budget?.content ?? '',
-    numerator: budget?.factor.numerator ?? 1,
-    denominator: budget?.factor.denominator ?? 1,
-    terms: budget === undefined ? '' : encodeTerms(budget.terms),
-  };
+function budgetArgs(budget: BudgetRef): Record<string, Argument> {
+  const { generation, content, terms, factor } = budget;
+  return { generation, content, ...factor, terms: encodeTerms(terms) };
 }
 
 /** `admit` where the request names an operation, else `reserve`. */
@@ -138,6 +107,13 @@ export function encodeRelease(reservation: string): Operation {
   return { name: 'release', tag, args: { id } };
 }
 
+/** What a line is opened under that the ledger forgot. */
+function encodeBudget(metadata: EvidenceMetadata | undefined): string {
+  if (metadata?.budget === undefined) return '';
+  const { subject, route, budget } = metadata;
+  return JSON.stringify({ subject, route, ...budgetArgs(budget) });
+}
+
 function encodeEvidence(
   name: string,
   evidence: EvidenceRef,
@@ -156,10 +132,8 @@ function encodeEvidence(
       grade,
       reservedAt: metadata?.reservedAt ?? -1,
       unreserved: metadata?.unreserved ?? false,
-      ...budgetArgs(metadata?.budget),
-      subject: metadata?.subject ?? '',
-      route: metadata?.route ?? '',
       shadow: metadata?.shadow ?? false,
+      budget: encodeBudget(metadata),
     },
   };
 }
@@ -178,65 +152,49 @@ export function encodeSweep(tag: string, limit: number): Operation {
 
 type Reply = readonly unknown[];
 
-function counters(list: Reply, at: number): BookCounters {
-  const result = {} as BookCounters;
-  COUNTERS.forEach((name, i) => {
-    result[name] = list[at + i] as number;
-  });
-  return result;
+/** Reads what a reply shows, in its order: the line, then the receipt. */
+export class Stored {
+  readonly #bytes: Buffer;
+  #at = 0;
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  next(length: number): Buffer {
+    this.#at += length;
+    return this.#bytes.subarray(this.#at - length, this.#at);
+  }
 }
 
 const NO_LINE: LineView = { seq: 0, now: 0, generation: 0, epoch: 0, frozenUntil: 0, limits: [] };
 
-export function decodeView(list: Reply): LineView {
-  if (list.length === 0) return NO_LINE;
-  const [seq, now, generation, epoch, frozenUntil] = list as number[];
-  const limits: LimitView[] = [];
-  for (let at = 5; at < list.length; at += 14) {
+interface Seen {
+  readonly line: StoredLine | undefined;
+  readonly view: LineView;
+}
+
+function see(list: Reply, stored: Stored): Seen {
+  if (list.length === 0) return { line: undefined, view: NO_LINE };
+  const line = readLineHead(stored.next(list[0] as number));
+  const limits = line.books.map((counters, i): LimitView => {
+    const at = 4 * i + 2;
     const [name, burst, debt, resetMs] = list.slice(at, at + 4) as [string, number, number, number];
-    limits.push({ name, burst, debt, resetMs, counters: counters(list, at + 4) });
-  }
-  return {
-    seq: seq!,
-    now: now!,
-    generation: generation!,
-    epoch: epoch!,
-    frozenUntil: frozenUntil!,
-    limits,
-  };
+    return { name, burst, debt, counters, resetMs };
+  });
+  const { seq, generation, epoch, frozenUntil } = line;
+  const now = list[1] as number;
+  return { line, view: { seq, now, generation, epoch, frozenUntil, limits } };
 }
 
-export function decodeReceipt(tag: string, list: Reply): ReceiptDump {
-  const field = list[0] as string;
-  return {
-    reservation: reservationId(tag, field.slice(2, 24)),
-    own: field.startsWith('u:'),
-    subject: list[1] as string,
-    route: list[2] as string,
-    shadow: list[3] === 'shadow',
-    generation: list[4] as number,
-    epoch: list[5] as number,
-    digest: list[6] as string,
-    units: list[7] as number[],
-    actual: list[8] === '' ? undefined : (list[8] as number[]),
-    least: list[9] === '' ? undefined : (list[9] as number[]),
-    operation: list[10] as string,
-    reservedAt: list[11] as number,
-    expiresAt: list[12] as number,
-    state: list[13] as State,
-    breach: list[14] === 1,
-    unstarted: list[15] === 1,
-    evidence: list[16] as Grade | '',
-    attempt: list[17] as number,
-    latest: list[18] as number,
-    seq: list[19] as number,
-    keepUntil: list[20] as number,
-  };
-}
-
-function receiptOrNone(tag: string, list: Reply): Receipt | undefined {
+function receiptOf(tag: string, list: Reply, stored: Stored, seen: Seen): Receipt | undefined {
   if (list.length === 0) return undefined;
-  const { own: _own, keepUntil: _keepUntil, ...receipt } = decodeReceipt(tag, list);
+  const bytes = stored.next(list[1] as number);
+  const {
+    own: _own,
+    keepUntil: _keepUntil,
+    ...receipt
+  } = readReceipt(tag, list[0] as string, bytes, seen.line!);
   return receipt;
 }
 
@@ -245,43 +203,26 @@ export class ScriptFailure extends Error {
   override readonly name = 'ScriptFailure';
 }
 
-export function decodeOutcome(tag: string, reply: Reply): Outcome {
-  switch (reply[0]) {
-    case 'moved': {
+export function decodeOutcome(tag: string, reply: Reply, stored: Stored): Outcome {
+  const kind = reply[0];
+  if (kind === 'failed') throw new ScriptFailure(String(reply[1]));
+  const seen = see(reply[1] as Reply, stored);
+  const line = seen.view;
+  if (kind === 'limited') {
+    const [by, limit, waitMs, needed] = reply.slice(2) as [LimitedBy, string, number, number];
+    return { kind, by, limit, waitMs: waitMs === -1 ? undefined : waitMs, needed, line };
+  }
+  const receipt = receiptOf(tag, reply[2] as Reply, stored, seen);
+  switch (kind) {
+    case 'moved':
       // A freeze or a credit has no receipt; its callers look at the kind alone.
-      const receipt = receiptOrNone(tag, reply[1] as Reply) as Receipt;
-      return {
-        kind: 'moved',
-        receipt,
-        line: decodeView(reply[2] as Reply),
-        freezeRoute: reply[3] === 1,
-      };
-    }
+      return { kind, receipt: receipt as Receipt, line, freezeRoute: reply[3] === true };
     case 'same':
-      return {
-        kind: 'same',
-        receipt: receiptOrNone(tag, reply[1] as Reply),
-        line: decodeView(reply[2] as Reply),
-      };
-    case 'limited':
-      return {
-        kind: 'limited',
-        by: reply[1] as LimitedBy,
-        limit: reply[2] as string,
-        waitMs: reply[3] === -1 ? undefined : (reply[3] as number),
-        needed: reply[4] as number,
-        line: decodeView(reply[5] as Reply),
-      };
+      return { kind, receipt, line };
     case 'refused':
-      return {
-        kind: 'refused',
-        why: reply[1] as Refusal,
-        detail: reply[2] as string,
-        receipt: receiptOrNone(tag, reply[3] as Reply),
-        line: decodeView(reply[4] as Reply),
-      };
+      return { kind, why: reply[3] as Refusal, detail: reply[4] as string, receipt, line };
     default:
-      throw new ScriptFailure(String(reply[1]));
+      throw new ScriptFailure(`not a reply: ${String(kind)}`);
   }
 }
 

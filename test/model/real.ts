@@ -3,7 +3,7 @@
  * of any name, so one that stands in some state is copied inside the server, moved on, and read back.
  */
 import { Batcher } from '../../src/ledger/batcher.js';
-import { readLine } from '../../src/ledger/dump.js';
+import { dumpLine } from '../../src/ledger/dump.js';
 import { Ledger } from '../../src/ledger/ledger.js';
 import { loadScript, type Script } from '../../src/ledger/scripts.js';
 import type { LineDump } from '../../src/ledger/types.js';
@@ -82,8 +82,8 @@ export class Real {
     const operation = encode(line, event);
     const isAdmission = event.op === 'reserve' || event.op === 'admit';
     const batcher = isAdmission ? this.#admissions : this.#movements;
-    const reply = await batcher.submit({ ...operation, tag: at }, event.now);
-    return event.op === 'sweep' ? decodeSweep(reply) : decodeOutcome(line.tag, reply);
+    const { reply, stored } = await batcher.submit({ ...operation, tag: at }, event.now);
+    return event.op === 'sweep' ? decodeSweep(reply) : decodeOutcome(line.tag, reply, stored);
   }
 
   /** Copies lines as they are stored; `to` must be new names. */
@@ -109,7 +109,7 @@ export class Real {
   }
 
   dump(at: string, tag: string): Promise<readonly LineDump[]> {
-    return readLine(this.#ledger.redis, this.#look, keysOf(at)[0]!, tag);
+    return dumpLine(this.#ledger.redis, keysOf(at)[0]!, tag);
   }
 
   async forget(places: readonly string[]): Promise<void> {

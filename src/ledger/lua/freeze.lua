@@ -5,12 +5,24 @@ local function line_named(keys, a)
   return context, twin_of(context, a.shadow and 'shadow' or 'line')
 end
 
-operation('freeze', { 'until', 'shadow', 'now' }, function(keys, a)
+local function freezing(p)
+  return { till = p[2], shadow = p[3], now = p[4] }
+end
+
+local function thawing(p)
+  return { shadow = p[2], now = p[3] }
+end
+
+local function giving(p)
+  return { limit = p[2], units = p[3], shadow = p[4], now = p[5] }
+end
+
+operation('freeze', freezing, function(keys, a)
   local context, line = line_named(keys, a)
   if not line then
     return refused(nil, nil, 'not-found')
   end
-  local till = a['until'] == -1 and -1 or integer(a['until'], 'until')
+  local till = a.till == -1 and -1 or integer(a.till, 'until')
   if till == line.frozen or till ~= -1 and till <= line.now then
     return same(line, nil)
   end
@@ -19,7 +31,7 @@ operation('freeze', { 'until', 'shadow', 'now' }, function(keys, a)
   return moved(context, line, nil)
 end)
 
-operation('unfreeze', { 'shadow', 'now' }, function(keys, a)
+operation('unfreeze', thawing, function(keys, a)
   local context, line = line_named(keys, a)
   if not line then
     return refused(nil, nil, 'not-found')
@@ -31,7 +43,7 @@ operation('unfreeze', { 'shadow', 'now' }, function(keys, a)
   return moved(context, line, nil)
 end)
 
-operation('credit', { 'limit', 'units', 'shadow', 'now' }, function(keys, a)
+operation('credit', giving, function(keys, a)
   local context, line = line_named(keys, a)
   local book = line and book_of(line.page, a.limit)
   if not book then

@@ -1,4 +1,8 @@
-operation('release', { 'id', 'now' }, function(keys, a)
+local function releasing(p)
+  return { id = p[2], now = p[3] }
+end
+
+operation('release', releasing, function(keys, a)
   local context = open(keys, a.now, { 'r:' .. a.id })
   local receipt = context.receipts['r:' .. a.id]
   if not receipt then

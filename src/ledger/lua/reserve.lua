@@ -1,16 +1,16 @@
 -- reserve, and admit (a reserve whose start runs along when nothing waits between them).
 
+-- A receipt that can't be started is the answer itself: it says why.
 local function start_known(context, line, receipt, bound)
-  local result = start(context, line, receipt, bound)
-  if result[1] == 'refused' and (result[2] == 'bound' or result[2] == 'state') then
-    return same(line, receipt)
+  if receipt.state == 'RESERVED' or receipt.operation == bound then
+    return start(context, line, receipt, bound)
   end
-  return result
+  return same(line, receipt)
 end
 
 local function limited(context, line, by, limit, wait, needed)
   commit(context)
-  return { 'limited', by, limit, wait, needed, view(line) }
+  return { 'limited', view(line), by, limit, wait, needed }
 end
 
 -- The limit that fails with the longest wait: a wait that never ends is the longest.
@@ -160,15 +160,18 @@ local function reserve(keys, a, bound)
   return moved(context, line, receipt)
 end
 
-local RESERVE = {
-  'id', 'digest', 'units', 'attempt', 'previous', 'first', 'generation', 'content', 'numerator', 'denominator',
-  'terms', 'subject', 'route', 'shadow', 'closed', 'routeFrozen', 'again', 'operation', 'now',
-}
+local function reservation(p)
+  return {
+    id = p[2], digest = p[3], units = p[4], attempt = p[5], previous = p[6], first = p[7], generation = p[8],
+    content = p[9], numerator = p[10], denominator = p[11], terms = p[12], subject = p[13], route = p[14],
+    shadow = p[15], closed = p[16], routeFrozen = p[17], again = p[18], operation = p[19], now = p[20],
+  }
+end
 
-operation('reserve', RESERVE, function(keys, a)
+operation('reserve', reservation, function(keys, a)
   return reserve(keys, a, nil)
 end)
 
-operation('admit', RESERVE, function(keys, a)
+operation('admit', reservation, function(keys, a)
   return reserve(keys, a, a.operation)
 end)

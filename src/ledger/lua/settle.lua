@@ -72,7 +72,7 @@ function settle.forgotten(context, line, list, a, field)
   return book_own(context, line, line.page, list, a, integer(a.reservedAt, 'reservedAt'), nil, field)
 end
 
-operation('settle', EVIDENCE, function(keys, a)
+operation('settle', evidence, function(keys, a)
   if #a.amounts == 0 then
     fail('invalid', 'actual: as many amounts as the budget has limits, or one')
   end

@@ -1,4 +1,8 @@
-operation('start', { 'id', 'operation', 'now' }, function(keys, a)
+local function binding(p)
+  return { id = p[2], operation = p[3], now = p[4] }
+end
+
+operation('start', binding, function(keys, a)
   local context = open(keys, a.now, { 'r:' .. a.id })
   local receipt = context.receipts['r:' .. a.id]
   if not receipt then

@@ -170,7 +170,11 @@ local function next_due(context, keys)
   return least
 end
 
-operation('sweep', { 'limit', 'now' }, function(keys, a)
+local function sweeping(p)
+  return { limit = p[2], now = p[3] }
+end
+
+operation('sweep', sweeping, function(keys, a)
   local context = open(keys, a.now, {})
   local counts = { expiring = 0, expired = 0, unknown = 0, folded = 0 }
   local limit = math.max(1, integer(a.limit, 'limit'))

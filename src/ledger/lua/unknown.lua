@@ -63,6 +63,6 @@ function unknown.forgotten(context, line, list, a, field)
   return open_own(context, line, line.page, list, a, integer(a.reservedAt, 'reservedAt'), nil, field)
 end
 
-operation('unknown', EVIDENCE, function(keys, a)
+operation('unknown', evidence, function(keys, a)
   return weigh(keys, a, integers(a.amounts, 'least'), unknown)
 end)

@@ -38,7 +38,7 @@ local function twin_of(context, twin)
     local line = context.raw[twin] and unpack_line(twin, context.raw[twin]) or false
     if line then
       -- A line's time never runs backwards; where nothing is written, this is only the time of the answer.
-      line.now = math.max(context.time, line.clock)
+      line.now, line.packed = math.max(context.time, line.clock), context.raw[twin]
     end
     context.twins[twin] = line
   end
@@ -166,12 +166,14 @@ local function commit(context)
     if line and line.dirty then
       drop_settled(line)
       check_equation(line.page)
-      set(twin, pack_line(line))
+      line.packed = pack_line(line)
+      set(twin, line.packed)
     end
   end
   for field, receipt in pairs(context.receipts) do
     if receipt and receipt.dirty then
-      set(field, pack_receipt(receipt))
+      receipt.packed = pack_receipt(receipt)
+      set(field, receipt.packed)
     end
   end
   for _, command in ipairs(context.index) do

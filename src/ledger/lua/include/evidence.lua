@@ -12,8 +12,8 @@ local function line_for_forgotten(context, a)
   local line = twin_of(context, twin)
   if line then
     touch(context, line)
-  elseif a.terms ~= '' then
-    line = open_line(context, twin, a)
+  elseif a.budget ~= '' then
+    line = open_line(context, twin, cjson.decode(a.budget))
   end
   return line
 end
@@ -52,7 +52,10 @@ local function weigh(keys, a, list, on)
   return on.forgotten(context, line, list, a, own_field)
 end
 
-local EVIDENCE = {
-  'id', 'operation', 'amounts', 'grade', 'reservedAt', 'unreserved', 'generation', 'content', 'numerator',
-  'denominator', 'terms', 'subject', 'route', 'shadow', 'now',
-}
+-- `budget`: JSON of what a line is opened under, read only where the ledger has none; "" where nobody knows.
+local function evidence(p)
+  return {
+    id = p[2], operation = p[3], amounts = p[4], grade = p[5], reservedAt = p[6], unreserved = p[7], shadow = p[8],
+    budget = p[9], now = p[10],
+  }
+end

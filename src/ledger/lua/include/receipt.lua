@@ -15,7 +15,7 @@ local ENDED = { SETTLED = true, SETTLED_WITH_DEBT = true, RELEASED = true, EXPIR
 local function unpack_receipt(field, packed)
   local f = cmsgpack.unpack(packed)
   return {
-    field = field, state = STATES[f[1]], generation = f[2], epoch = f[3], units = f[4], actual = f[5], least = f[6],
+    field = field, packed = packed, state = STATES[f[1]], generation = f[2], epoch = f[3], units = f[4], actual = f[5], least = f[6],
     operation = f[7], digest = f[8], reservedAt = f[9], expiresAt = f[10], timer = f[11], attempt = f[12],
     grade = GRADES[f[13]] or '', breach = f[14], unstarted = f[15], twin = f[16], seq = f[17],
     -- of a key with more than one attempt, or with receipts of their own (`own`: their operations)

@@ -1,45 +1,42 @@
--- What every operation answers, in flat lists: {'moved', receipt, view, freezeRoute}, {'same', receipt, view},
--- {'limited', by, limit, wait, needed, view}, {'refused', why, detail, receipt, view}, {'failed', message}.
+-- What every operation answers: {'moved', view, shown, freezeRoute}, {'same', view, shown},
+-- {'limited', view, by, limit, wait, needed}, {'refused', view, shown, why, detail}, {'failed', message}.
+-- Line and receipt go out as they are stored, behind the replies; a reply has their lengths.
+local stored = {}
+
+local function send(packed)
+  stored[#stored + 1] = packed
+  return #packed
+end
+
+-- {} for no line; else its length, the time of the answer, and for each limit what is not stored: name, burst, debt,
+-- ms until it is full.
 local function view(line)
   if not line then
     return {}
   end
-  local list = { line.seq, line.now, line.generation, line.page.epoch, line.frozen }
+  local list = { send(line.packed), line.now }
   for i, limit in ipairs(line.terms.limits) do
-    local book, burst, debt = line.page.books[i], burst_of(line, i), debt_of(line, limit.name)
-    local short = burst + debt - book.available
-    local at = 14 * i - 9
+    local burst, debt = burst_of(line, i), debt_of(line, limit.name)
+    local short, at = burst + debt - line.page.books[i].available, 4 * i - 2
     list[at + 1], list[at + 2], list[at + 3] = limit.name, burst, debt
     list[at + 4] = short == 0 and limit.units > 0 and 0 or wait_for(line, i, short)
-    list[at + 5], list[at + 6], list[at + 7] = book.opening, book.minted, book.overdraftIssued
-    list[at + 8], list[at + 9], list[at + 10] = book.available, book.reserved, book.spent
-    list[at + 11], list[at + 12] = book.retiredForEmergency, book.overdraftRepaid
-    list[at + 13], list[at + 14] = book.carriedOut, book.lapsed
   end
   return list
 end
 
-local function shown(line, receipt)
-  if not receipt then
-    return {}
-  end
-  return {
-    receipt.field, line.subject, line.route, receipt.twin, receipt.generation, receipt.epoch, receipt.digest,
-    receipt.units, receipt.actual or '', receipt.least or '', receipt.operation, receipt.reservedAt,
-    receipt.expiresAt, receipt.state, receipt.breach and 1 or 0, receipt.unstarted and 1 or 0, receipt.grade,
-    receipt.attempt, receipt.latest, receipt.seq, ENDED[receipt.state] and receipt.timer or 0,
-  }
+local function shown(receipt)
+  return receipt and { receipt.field, send(receipt.packed) } or {}
 end
 
 local function moved(context, line, receipt, freeze_route)
   commit(context)
-  return { 'moved', shown(line, receipt), view(line), freeze_route and 1 or 0 }
+  return { 'moved', view(line), shown(receipt), freeze_route or false }
 end
 
 local function same(line, receipt)
-  return { 'same', shown(line, receipt), view(line) }
+  return { 'same', view(line), shown(receipt) }
 end
 
 local function refused(line, receipt, why, detail)
-  return { 'refused', why, detail or '', shown(line, receipt), view(line) }
+  return { 'refused', view(line), shown(receipt), why, detail or '' }
 end
