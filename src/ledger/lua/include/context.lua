@@ -182,7 +182,8 @@ local function commit(context)
   if #fields > 0 then
     redis.call('HSET', context.keys.line, unpack(fields))
   end
-  if #dropped > 0 then
-    redis.call('HDEL', context.keys.line, unpack(dropped))
+  -- Groups have no bound, and unpack has: Lua's stack.
+  for from = 1, #dropped, 1000 do
+    redis.call('HDEL', context.keys.line, unpack(dropped, from, math.min(from + 999, #dropped)))
   end
 end
