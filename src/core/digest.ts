@@ -1,5 +1,5 @@
 /** What makes two requests the same one (design: requestDigest), and what names a request in the access log. */
-import { createHash, type Hash } from 'node:crypto';
+import { hash } from 'node:crypto';
 
 /** The methods that an access-log entry can name. */
 export const METHODS = [
@@ -24,16 +24,14 @@ export interface Body {
   readonly declaredBytes: number;
 }
 
-function framed(hashing: Hash, part: string | Uint8Array): void {
-  hashing.update(`${typeof part === 'string' ? Buffer.byteLength(part) : part.length}:`);
-  hashing.update(part);
-}
+const framed = (part: string): string => `${Buffer.byteLength(part)}:${part}`;
 
-function addBody(hashing: Hash, body: Body): void {
-  framed(hashing, body.bytes);
-  if (!body.cut) return;
-  framed(hashing, 'cut');
-  framed(hashing, String(body.declaredBytes));
+/** One buffer for one hash: several updates of a Hash object take longer than the copy. */
+function digestOf(head: string, body: Body): string {
+  const { bytes, cut, declaredBytes } = body;
+  const front = Buffer.from(`${head}${bytes.length}:`);
+  const tail = cut ? framed('cut') + framed(String(declaredBytes)) : '';
+  return hash('sha256', Buffer.concat([front, bytes, Buffer.from(tail)]), 'base64url');
 }
 
 /** SHA-256 over method, path with query, subject, route and body, each with its length in front: 43 characters. */
@@ -44,19 +42,12 @@ export function requestDigest(
   route: string,
   body: Body,
 ): string {
-  const hashing = createHash('sha256');
-  let head = '';
-  for (const part of [method, path, subject, route]) head += `${Buffer.byteLength(part)}:${part}`;
-  hashing.update(head);
-  addBody(hashing, body);
-  return hashing.digest('base64url');
+  return digestOf(framed(method) + framed(path) + framed(subject) + framed(route), body);
 }
 
 /** The body's own digest, for expressions: 43 characters. */
 export function bodyDigest(body: Body): string {
-  const hashing = createHash('sha256');
-  addBody(hashing, body);
-  return hashing.digest('base64url');
+  return digestOf('', body);
 }
 
 /** Method and path as the request ID's record holds them: as the access log can say them. */

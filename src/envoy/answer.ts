@@ -113,10 +113,8 @@ export function rejected(reject: Reject, generation: number): Refused {
   return refusal('denied', status, code, message, [NO_RETRY], metadata);
 }
 
-function waitHeaders(by: Limited['by'], waitMs: number | undefined): Header[] {
-  if (waitMs === undefined || by === 'max-reservation' || by === 'frozen' || by === 'closed') {
-    return [NO_RETRY];
-  }
+function waitHeaders(waitMs: number | undefined): Header[] {
+  if (waitMs === undefined) return [NO_RETRY];
   const ms = Math.max(1, Math.ceil(waitMs));
   const seconds = Math.max(1, Math.ceil(ms / 1000));
   const headers: Header[] = [
@@ -151,7 +149,7 @@ export function limited(plan: Plan, outcome: Limited): Refused {
   const { by, limit } = outcome;
   const several = plan.request.budget.terms.limits.length > 1 && limit !== '';
   const limitedBy = several ? `${by}; limit=${limit}` : by;
-  const waits = waitHeaders(by, outcome.waitMs);
+  const waits = waitHeaders(outcome.waitMs);
   const after = waits.find(([name]) => name === 'retry-after-ms');
   const wait = after ? `enough in ${Number(after[1]) / 1000} s` : 'waiting does not help';
   const headers: Header[] = [[`${FAMILY}limited-by`, limitedBy], ...waits];

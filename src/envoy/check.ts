@@ -1,5 +1,6 @@
 /** A Check from question to answer: plan, ask the ledger until it is known, answer. The only effects of this folder. */
 import { lineTag, newOperation, receiptId, reservationId } from '../core/ids.js';
+import type { Mac } from '../core/mac.js';
 import type { LedgerApi } from '../ledger/api.js';
 import { LedgerUnavailable, type LineView, type Outcome, type Receipt } from '../ledger/types.js';
 import type { Policy, PolicyView } from '../policy/types.js';
@@ -13,8 +14,8 @@ import { nextAttempt, type Verdict, verdictOf } from './verdict.js';
 
 /** A Check's own time where Envoy gave none. */
 const PATIENCE_MS = 1000;
-/** What an answer needs to get back to Envoy in time. */
-const MARGIN_MS = 20;
+/** What an answer needs to get back to Envoy in time: a tenth of the whole, but not less than this. */
+const MARGIN_MS_MIN = 20;
 /** The first question, the newest attempt, and the one after it. */
 const RUNS_MAX = 3;
 const LOST = 'the ledger cannot be reached in time';
@@ -73,8 +74,9 @@ class Check {
     this.#macKey = macKey;
     this.#request = request;
     this.#call = call;
-    const patience = Date.now() + PATIENCE_MS;
-    this.#deadline = call.deadline === undefined ? patience : call.deadline - MARGIN_MS;
+    const now = Date.now();
+    const { deadline = now + PATIENCE_MS } = call;
+    this.#deadline = deadline - Math.max(MARGIN_MS_MIN, (deadline - now) / 10);
   }
 
   async answer(): Promise<CheckAnswer> {
@@ -140,14 +142,14 @@ class Check {
     this.labels.route = request.route;
     this.labels.mode = mode;
     const held = this.#macKey.get();
-    const key = held instanceof Promise ? await this.#intime(held) : held;
+    const mac = held instanceof Promise ? await this.#intime(held) : held;
     // Without the key nothing can be signed, and what isn't signed would not count when it returns.
-    if (key === undefined) return this.#unknown(decision, { reservation: '' });
+    if (mac === undefined) return this.#unknown(decision, { reservation: '' });
     const reply = await this.#reply(decision);
-    if (reply.outcome === undefined) return this.#lost(decision, key, reply.attempt);
+    if (reply.outcome === undefined) return this.#lost(decision, mac, reply.attempt);
     const verdict = verdictOf(decision, reply.outcome);
     if (verdict.kind === 'stale') return 'stale';
-    return this.#tell(decision, key, verdict, reply);
+    return this.#tell(decision, mac, verdict, reply);
   }
 
   /** Asks for the attempt that may run: never for a new one before an earlier one is seen to have ended. */
@@ -179,11 +181,11 @@ class Check {
     }
   }
 
-  #tell(decision: Plan, key: Buffer, verdict: Verdict, reply: Reply): CheckAnswer {
+  #tell(decision: Plan, mac: Mac, verdict: Verdict, reply: Reply): CheckAnswer {
     const line = reply.outcome?.line;
     switch (verdict.kind) {
       case 'forward':
-        return this.#forward(decision, key, verdict.receipt, line);
+        return this.#forward(decision, mac, verdict.receipt, line);
       case 'limited':
         return this.#limited(decision, verdict.outcome);
       case 'duplicate':
@@ -196,20 +198,20 @@ class Check {
         this.#refused(decision, 'digest');
         return answers.otherDigest(decision);
       case 'busy':
-        return this.#lost(decision, key, reply.attempt, verdict.message);
+        return this.#lost(decision, mac, reply.attempt, verdict.message);
       default: {
         const message = verdict.kind === 'broken' ? verdict.message : verdict.kind;
         const { subject, route } = decision.request;
         this.#deps.log.error({ subject, route, message }, 'the ledger refused a Check');
-        return this.#lost(decision, key, reply.attempt, 'the ledger refused; see the log');
+        return this.#lost(decision, mac, reply.attempt, 'the ledger refused; see the log');
       }
     }
   }
 
-  #forward(decision: Plan, key: Buffer, receipt: Receipt, line: LineView | undefined): CheckAnswer {
+  #forward(decision: Plan, mac: Mac, receipt: Receipt, line: LineView | undefined): CheckAnswer {
     const { subject, route, shadow, reservation, generation, units, reservedAt } = receipt;
     const { operation } = decision.request;
-    const metadata = signMetadata(key, {
+    const metadata = signMetadata(mac, {
       ...{ reservation, operation, generation, subject, route, units, reservedAt, shadow },
       epoch: epochText(receipt.epoch),
       unreserved: false,
@@ -241,19 +243,11 @@ class Check {
   }
 
   /** It is not known whether the reservation was made. Its metadata lets the log entry settle it either way. */
-  #lost(decision: Plan, key: Buffer, attempt: number, message = LOST): CheckAnswer {
-    const {
-      subject,
-      route,
-      budget,
-      units,
-      operation,
-      shadow,
-      key: idempotencyKey,
-    } = decision.request;
+  #lost(decision: Plan, mac: Mac, attempt: number, message = LOST): CheckAnswer {
+    const { subject, route, budget, units, operation, shadow, key } = decision.request;
     const reservedAt = this.#deps.ledger.estimatedNow();
-    const id = receiptId(subject, route, idempotencyKey, attempt);
-    const metadata = signMetadata(key, {
+    const id = receiptId(subject, route, key, attempt);
+    const metadata = signMetadata(mac, {
       ...{ subject, route, units, operation, shadow, reservedAt },
       reservation: reservationId(lineTag(subject, route), id),
       generation: budget.generation,

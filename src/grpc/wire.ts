@@ -33,8 +33,12 @@ export const VARINT_31 = varint(31);
 export const VARINT_33 = varint(33);
 export const DOUBLE_2 = double(2);
 
+/** No name is inherited from anywhere, and yet its instances share a shape, unlike those of Object.create(null). */
+const Dictionary = function Dictionary() {} as unknown as new () => Record<string, never>;
+Dictionary.prototype = Object.create(null);
+
 export function dictionary<T>(): Record<string, T> {
-  return Object.create(null) as Record<string, T>;
+  return new Dictionary() as Record<string, T>;
 }
 
 function endOf(reader: Reader): number {

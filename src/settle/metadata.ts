@@ -1,5 +1,5 @@
 /** Our metadata of an answered Check: signed on its way out, checked when it returns in the access log. */
-import { macHolds, macOf } from '../core/mac.js';
+import type { Mac } from '../core/mac.js';
 import type { OwnMetadata } from './types.js';
 
 /** Envoy puts the metadata of a CheckResponse under the filter's name. */
@@ -27,13 +27,13 @@ function signedParts(own: OwnFields): string[] {
   ];
 }
 
-export function signMetadata(key: Uint8Array, own: OwnFields): WireMetadata {
+export function signMetadata(mac: Mac, own: OwnFields): WireMetadata {
   const { units, unreserved, ...rest } = own;
   return {
     ...rest,
     units: units.length === 1 ? units[0]! : units,
     ...(unreserved ? { unreserved } : {}),
-    mac: macOf(key, signedParts(own)),
+    mac: mac.of(signedParts(own)),
   };
 }
 
@@ -47,7 +47,7 @@ function readUnits(value: unknown): readonly number[] | undefined {
 
 /** `none`: the Check made no reservation. `forged`: it claims to be, but nobody with our key wrote it. */
 export function readMetadata(
-  key: Uint8Array,
+  key: Mac,
   raw: Readonly<Record<string, unknown>>,
 ): OwnMetadata | 'none' | 'forged' {
   const { reservation, operation, generation, epoch, subject, route, reservedAt, mac } = raw;
@@ -70,7 +70,7 @@ export function readMetadata(
   const unreserved = raw.unreserved === true;
   const named = { reservation, operation, generation, epoch, subject, route };
   const own = { ...named, units, reservedAt, shadow, unreserved };
-  return macHolds(key, signedParts(own), mac) ? { ...own, mac } : 'forged';
+  return key.holds(signedParts(own), mac) ? { ...own, mac } : 'forged';
 }
 
 /** The start of an epoch as people read it: 2026-07-19T14:00Z. */

@@ -349,6 +349,13 @@ describe('duplicates', () => {
     expect((await lineOf(second)).receipt).toMatchObject({ attempt: 2, state: 'STARTED' });
   });
 
+  test('settledAgain: what was only presumed to be used may still run, so it is not run again', async () => {
+    const first = await ask('again', keyed('k'));
+    const { reservation, operation } = first.metadata;
+    await gateway.ledger.settle({ reservation, operation, actual: [100], grade: 'presumed' });
+    expect((await ask('again', keyed('k'))).status).toBe(409);
+  });
+
   test('many retries at once make one execution', async () => {
     const first = await ask('fixed', keyed('k'));
     await settle(first, 0);

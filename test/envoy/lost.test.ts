@@ -40,6 +40,8 @@ beforeEach(() => {
 afterEach(() => faults.plan.clear());
 
 const path = '/v1/chat';
+/** Long enough for an answer before it on a busy machine. */
+const SHORT = 1200;
 const ask = (deadlineMs = 5000) => {
   const headers = { 'x-tenant': tenant, 'x-request-id': `request-${tenant}` };
   return gateway.check({ method: 'POST', path, headers }, { deadlineMs });
@@ -94,8 +96,8 @@ describe('asked again until it is known', () => {
   test('not known in time: an error before the deadline, with metadata that can be booked', async () => {
     faults.plan.set('admit', 'lost');
     const started = performance.now();
-    const answer = await ask(300);
-    expect(performance.now() - started).toBeLessThan(300);
+    const answer = await ask(SHORT);
+    expect(performance.now() - started).toBeLessThan(SHORT);
     expect([answer.kind, answer.status]).toEqual(['error', 503]);
     expect(Number(answer.headers['retry-after'])).toBeGreaterThanOrEqual(1);
     expect(Number(answer.headers['retry-after'])).toBeLessThanOrEqual(4);
@@ -114,7 +116,7 @@ describe('asked again until it is known', () => {
       setTimeout(resolve, 20);
     });
     try {
-      const answer = await ask(300);
+      const answer = await ask(3000);
       expect([answer.kind, answer.status]).toEqual(['error', 503]);
     } finally {
       redis.process.kill('SIGCONT');
@@ -136,7 +138,7 @@ describe('asked again until it is known', () => {
 describe('its log entry', () => {
   test('the reservation was made, nothing was sent: all of it is back', async () => {
     faults.plan.set('admit', 'lost');
-    const answer = await ask(200);
+    const answer = await ask(SHORT);
     await gateway.log(stopped(answer));
     expect(await receiptOf(answer)).toMatchObject({ state: 'SETTLED', actual: [0] });
     expect(await counters(answer)).toMatchObject({ available: 1000, reserved: 0, spent: 0 });
@@ -144,7 +146,7 @@ describe('its log entry', () => {
 
   test('the reservation was made, Envoy let the request through: settled', async () => {
     faults.plan.set('admit', 'lost');
-    const answer = await ask(200);
+    const answer = await ask(SHORT);
     await gateway.log(forwarded(answer));
     expect(await receiptOf(answer)).toMatchObject({ state: 'SETTLED', actual: [250] });
     expect(await counters(answer)).toMatchObject({ available: 750, spent: 250 });
@@ -152,7 +154,7 @@ describe('its log entry', () => {
 
   test('never made, Envoy let the request through: booked in full, as unstarted', async () => {
     faults.plan.set('admit', 'away');
-    const answer = await ask(200);
+    const answer = await ask(SHORT);
     await gateway.log(forwarded(answer), forwarded(answer));
     expect(await receiptOf(answer)).toBeUndefined();
     expect(await counters(answer)).toMatchObject({ available: 750, reserved: 0, spent: 250 });
@@ -164,14 +166,14 @@ describe('its log entry', () => {
 
   test('never made, never sent: nothing moves', async () => {
     faults.plan.set('admit', 'away');
-    const answer = await ask(200);
+    const answer = await ask(SHORT);
     await gateway.log(stopped(answer));
     expect(await counters(answer)).toBeUndefined();
   });
 
   test('the reserve runs only after the entry was read: tried again, and freed', async () => {
     faults.plan.set('admit', 'late');
-    const answer = await ask(200);
+    const answer = await ask(SHORT);
     faults.plan.clear();
     await gateway.log(stopped(answer));
     expect(await counters(answer)).toBeUndefined();
@@ -184,7 +186,7 @@ describe('its log entry', () => {
   test('a duplicate whose answer was lost never touches the original', async () => {
     const original = await ask();
     faults.plan.set('admit', 'lost');
-    const repeat = await ask(200);
+    const repeat = await ask(SHORT);
     expect(repeat.metadata.reservation).toBe(original.metadata.reservation);
     faults.plan.clear();
     await gateway.log(stopped(repeat));
@@ -201,7 +203,7 @@ test('a gateway that never had the key answers without metadata', async () => {
     between: (ledger) => fresh.between(ledger),
   });
   const headers = { 'x-tenant': tenant, 'x-request-id': 'r' };
-  const asked = () => other.check({ method: 'POST', path, headers }, { deadlineMs: 200 });
+  const asked = () => other.check({ method: 'POST', path, headers }, { deadlineMs: SHORT });
   expect(await asked()).toMatchObject({ kind: 'error', metadata: { reservation: '' } });
   fresh.plan.clear();
   expect((await asked()).kind).toBe('ok');

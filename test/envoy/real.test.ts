@@ -52,7 +52,7 @@ beforeAll(async () => {
   envoy = await startEnvoy({ ...settings, name: 'envoy', upstream: http1, protocol: 'http/1.1' });
   const authz = {
     failure_mode_allow: true,
-    grpc_service: { envoy_grpc: { cluster_name: 'earmark' }, timeout: '0.4s' },
+    grpc_service: { envoy_grpc: { cluster_name: 'earmark' }, timeout: '1.2s' },
     with_request_body: { max_request_bytes: 64, allow_partial_message: true, pack_as_bytes: true },
   };
   const more = { name: 'open', upstream: http2, protocol: 'http/2', authz } as const;

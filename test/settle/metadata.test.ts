@@ -1,5 +1,7 @@
 /** Our metadata: what is signed can't be changed on its way. */
+import { createHmac } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import { Mac } from '../../src/core/mac.js';
 import {
   epochText,
   type OwnFields,
@@ -7,7 +9,7 @@ import {
   signMetadata,
 } from '../../src/settle/metadata.js';
 
-const key = Buffer.alloc(32, 7);
+const key = new Mac(Buffer.alloc(32, 7));
 const own: OwnFields = {
   reservation: 'rl-a-b',
   operation: 'op',
@@ -56,7 +58,7 @@ describe('forged', () => {
   });
 
   test('another ledger’s key', () => {
-    expect(readMetadata(Buffer.alloc(32, 8), { ...signed })).toBe('forged');
+    expect(readMetadata(new Mac(Buffer.alloc(32, 8)), { ...signed })).toBe('forged');
   });
 
   test('no part can reach into the next', () => {
@@ -71,4 +73,19 @@ test('a Check that made no reservation says so', () => {
 
 test('an epoch as people read it', () => {
   expect(epochText(Date.UTC(2026, 6, 19, 14))).toBe('2026-07-19T14:00Z');
+});
+
+test.each([0, 1, 32, 64])('HMAC-SHA256 as Node computes it, with a key of %i bytes', (length) => {
+  const secret = Buffer.alloc(length, 'key');
+  const mac = new Mac(secret);
+  for (const text of ['', 'a', 'ü', 'x'.repeat(5000), 'b']) {
+    const framed = `${Buffer.byteLength(text)}:${text}1:z`;
+    expect(mac.of([text, 'z'])).toBe(
+      createHmac('sha256', secret).update(framed).digest('base64url'),
+    );
+  }
+});
+
+test('a key longer than a block is refused', () => {
+  expect(() => new Mac(Buffer.alloc(65))).toThrow(/64/);
 });

@@ -303,6 +303,27 @@ describe('a ledger that is away', () => {
     expect(counted('earmark_evidence_conflicts_total chat')).toBe(0);
   });
 
+  test('a stop tries once more what waits', async () => {
+    const stopping = await startGateway({
+      ...{
+        socket: redis.socket,
+        folder: redis.folder,
+        policy: policy(5),
+        rollout,
+        prefix: 'last:',
+      },
+      between: (ledger) => faults.between(ledger),
+    });
+    const answer = await ask(stopping);
+    faults.plan.set('settle', ['away']);
+    await stopping.log(of(answer, 200));
+    await stopping.settler.stop();
+    const { receipt } = (await stopping.ledger.get(answer.metadata.reservation))!;
+    expect(receipt).toMatchObject({ state: 'SETTLED', actual: [200] });
+    expect(await stopping.ledger.redis.exists('last:evidence')).toBe(0);
+    await stopping.stop();
+  });
+
   test('what a stopping process can’t deliver, another takes from the ledger', async () => {
     const stopping = await startGateway({
       ...{
