@@ -2,16 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Refill } from '../../src/ledger/types.js';
-import {
-  type Bench,
-  DAY,
-  HOLD,
-  limit,
-  onEachServer,
-  T0,
-  termsOf,
-  told,
-} from '../support/ledger.js';
+import { type Bench, DAY, HOLD, limit, onEachServer, termsOf, told } from '../support/ledger.js';
 
 /** Every boundary of the window in UTC after `from`, by the calendar of the language. */
 function nextBoundary(window: string, from: number): number {
