@@ -15,7 +15,7 @@ import { delimiter, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import type { Log, Meter } from '../telemetry/meter.js';
-import { askSocket, shortSocket } from './socket.js';
+import { askSocket, dropShortSocket, shortSocket } from './socket.js';
 
 const SOCKET = 'ledger.sock';
 const OWNER = 'owner.sock';
@@ -87,6 +87,7 @@ export class EmbeddedLedger {
     }
     process.off('exit', this.#atExit);
     await new Promise((resolve) => this.#owner.close(resolve));
+    dropShortSocket(join(this.#options.data, SOCKET));
   }
 
   #spawn(): ChildProcess {

@@ -1,6 +1,6 @@
 /** Paths of Unix sockets, which the kernel cuts at about 100 bytes. */
 import { createHash } from 'node:crypto';
-import { lstatSync, readlinkSync, symlinkSync } from 'node:fs';
+import { lstatSync, readlinkSync, symlinkSync, unlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -26,6 +26,12 @@ export function shortSocket(path: string): string {
     }
   }
   return join(link, basename(full));
+}
+
+/** Takes the link away, where there is one; the next who needs it makes it anew. */
+export function dropShortSocket(path: string): void {
+  const short = shortSocket(path);
+  if (short !== resolve(path)) unlinkSync(dirname(short));
 }
 
 /** Sends `request` and resolves with what came back within the time; undefined: nobody listens. */

@@ -180,7 +180,7 @@ export class Settler {
   }
 
   #unbound(cause: string): Result {
-    if (cause === 'forged') this.#deps.meter.count('earmark_evidence_forged_total', { route: '' });
+    if (cause === 'forged') this.#deps.meter.count('earmark_evidence_forged_total', {});
     return { done: cause };
   }
 

@@ -1,6 +1,6 @@
-import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs';
+import { lstatSync, mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { EmbeddedLedger, findServer } from '../../src/ledger/embedded.js';
@@ -19,7 +19,7 @@ beforeEach(() => {
 });
 
 afterEach(async () => {
-  for (const embedded of running.splice(0)) await embedded.stop();
+  for (const embedded of running.splice(0)) await embedded.stop().catch(() => {});
   delete process.env.EARMARK_REDIS_SERVER;
   rmSync(folder, { recursive: true });
 });
@@ -76,6 +76,10 @@ it('works in a folder whose path is too long for a socket, with spaces in it', a
   const embedded = await start(long);
   expect(Buffer.byteLength(embedded.socket)).toBeLessThanOrEqual(100);
   expect(await ask(embedded.socket, (redis) => redis.ping())).toBe('PONG');
+  const link = dirname(embedded.socket);
+  expect(lstatSync(link).isSymbolicLink()).toBe(true);
+  await embedded.stop();
+  expect(() => lstatSync(link)).toThrow();
 });
 
 it('says what the server said when it does not start', async () => {

@@ -1,7 +1,7 @@
 /** `earmark serve` from outside: what a user, Envoy and an orchestrator see of it. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect as connectHttp2 } from 'node:http2';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -53,6 +53,10 @@ afterEach(async () => {
     child.kill('SIGKILL');
     await ended;
   }
+  // A ledger outlives an earmark that was killed.
+  const data = join(folder, 'data');
+  const orphan = existsSync(data) ? await serverPid(embeddedSocket(data)).catch(() => 0) : 0;
+  if (orphan > 0) process.kill(orphan, 'SIGKILL');
   for (const server of servers.splice(0)) await server.stop();
   rmSync(folder, { recursive: true });
 });
@@ -155,6 +159,7 @@ it('says NOT_SERVING while it ends', async () => {
 it('has the same balances after kill -9 of everything', async () => {
   const data = join(folder, 'data');
   const first = await serve({ data }, {}, 'first.yaml');
+  await ready(first);
   const check = asking(first.envoy);
   const tenants = ['a', 'b', 'c'];
   await Promise.all(
@@ -171,6 +176,7 @@ it('has the same balances after kill -9 of everything', async () => {
   process.kill(pid, 'SIGKILL');
   await first.ended;
   const second = await serve({ data }, {}, 'second.yaml');
+  await ready(second);
   expect(await pages(embeddedSocket(data))).toEqual(before);
   const again = ledgers(second.api);
   closers.push(again.close);
@@ -374,7 +380,8 @@ async function pages(socket: string): Promise<[string, Record<string, string>][]
 }
 
 async function serverPid(socket: string): Promise<number> {
-  const redis = new Redis({ path: socket });
+  const redis = new Redis({ path: socket, retryStrategy: () => null });
+  redis.on('error', () => {});
   try {
     return Number(/process_id:(\d+)/.exec(await redis.info('server'))?.[1]);
   } finally {
