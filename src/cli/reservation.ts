@@ -1,5 +1,6 @@
 /** `earmark reservation show ID`. */
 import { parseReservation } from '../core/ids.js';
+import type { Conflict } from '../ledger/ledger.js';
 import type { Receipt } from '../ledger/types.js';
 import type { LedgerContext } from './context.js';
 import { type CommandResult, failed, wrongUsage } from './policy.js';
@@ -22,7 +23,15 @@ export async function reservationCommand(
     return failed(`no receipt ${id} is kept: it was never made, or is folded by now`);
   }
   const { receipt, line } = found;
-  return { text: describe(receipt), json: { ...receipt, line }, code: 0 };
+  const conflicts = await ledger.conflicts(id);
+  const text = [describe(receipt), ...conflicts.map(describeConflict)].join('\n');
+  return { text, json: { ...receipt, line, conflicts }, code: 0 };
+}
+
+/** Evidence that contradicted the receipt: refused, and for the operator to judge. */
+function describeConflict({ operation, actual, grade, at }: Conflict): string {
+  const said = `${actual.join(', ')} ${grade} by ${printable(operation)}`;
+  return `${'refused'.padEnd(12)} ${said}, ${new Date(at).toISOString()}`;
 }
 
 function describe(receipt: Receipt): string {

@@ -20,6 +20,8 @@ export interface Keys {
   /** A SCAN pattern that finds all lines of this prefix and of no other. */
   readonly linePattern: string;
   readonly macKey: string;
+  /** A capped stream of evidence that contradicts a receipt. */
+  readonly conflicts: string;
 }
 
 export function keysOf(prefix: string): Keys {
@@ -40,5 +42,6 @@ export function keysOf(prefix: string): Keys {
     },
     linePattern: `${escaped}{*}:l`,
     macKey: `${prefix}mac-key`,
+    conflicts: `${prefix}conflicts`,
   };
 }

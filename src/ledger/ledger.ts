@@ -41,6 +41,8 @@ import {
 
 /** How long a Check's record outlives the usage deadline, for log entries without our metadata. */
 const RECORD_GRACE_MS = 3_600_000;
+/** The oldest go first; each is counted and logged as well. */
+const CONFLICTS_MAX = 10_000;
 
 export interface LedgerOptions {
   readonly redis: RedisOptions;
@@ -50,6 +52,15 @@ export interface LedgerOptions {
   /** Replaces the ledger's clock (tests only): ms, asked for each operation. */
   readonly clock?: () => number | undefined;
   readonly meter?: Meter;
+}
+
+/** A settlement that was refused, as it came. */
+export interface Conflict {
+  readonly operation: string;
+  readonly actual: readonly number[];
+  readonly grade: string;
+  /** ms of the clock of the gateway that got it. */
+  readonly at: number;
 }
 
 interface Announcement {
@@ -122,8 +133,10 @@ export class Ledger implements LedgerApi {
     return this.#movement(encodeRelease(reservation));
   }
 
-  settle(request: SettleRequest): Promise<Outcome> {
-    return this.#movement(encodeSettle(request));
+  async settle(request: SettleRequest): Promise<Outcome> {
+    const outcome = await this.#movement(encodeSettle(request));
+    if (outcome.kind === 'refused' && outcome.why === 'conflict') this.#keepConflict(request);
+    return outcome;
   }
 
   unknown(request: UnknownRequest): Promise<Outcome> {
@@ -171,6 +184,22 @@ export class Ledger implements LedgerApi {
       .filter(({ parts }) => parts[1] === wanted);
     const only = found.length === 1 ? found[0] : undefined;
     return only && { reservation: only.parts[0]!, operation: only.operation };
+  }
+
+  /** Evidence that contradicted the receipt and was refused, oldest first; the operator decides. */
+  async conflicts(reservation: string): Promise<readonly Conflict[]> {
+    const entries = await this.#ask(() => this.redis.xrange(this.keys.conflicts, '-', '+'));
+    return entries
+      .map(([, fields]) => JSON.parse(fields[1]!) as Conflict & { reservation: string })
+      .filter((conflict) => conflict.reservation === reservation);
+  }
+
+  #keepConflict({ reservation, operation, actual, grade }: SettleRequest): void {
+    const conflict = JSON.stringify({ reservation, operation, actual, grade, at: Date.now() });
+    const args = ['MAXLEN', '~', String(CONFLICTS_MAX), '*', 'conflict', conflict] as const;
+    this.redis.xadd(this.keys.conflicts, ...args).catch(() => {
+      this.#options.meter?.count('earmark_ledger_errors_total', { kind: 'conflict' });
+    });
   }
 
   dump(tag: string): Promise<readonly LineDump[]> {

@@ -1,4 +1,4 @@
-/** The Lua scripts as they are shipped: includes flattened once, operations and their arguments read from the source. */
+/** The Lua scripts as shipped: includes flattened once, operations and their arguments read from the source. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';

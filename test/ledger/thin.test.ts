@@ -1,28 +1,7 @@
-import { randomBytes } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.js';
-import type { AdmitRequest, Terms } from '../../src/ledger/types.js';
-import { type TestRedis, startRedis } from '../support/redis.js';
-
-const terms: Terms = {
-  limits: [
-    {
-      name: '',
-      burst: 1000,
-      refill: null,
-      maxReservation: 800,
-      maxOverdraft: 500,
-      executionHardCap: 2000,
-      ownCost: false,
-    },
-  ],
-  epochMs: 86_400_000,
-  holdTtlMs: 30_000,
-  usageDeadlineMs: 600_000,
-  retentionMs: 86_400_000,
-  onBreach: 'freezeLine',
-  freezeForMs: 0,
-};
+import { startRedis, type TestRedis } from '../support/redis.js';
+import { request } from '../support/thin.js';
 
 let redis: TestRedis;
 let ledger: Ledger;
@@ -35,28 +14,6 @@ afterAll(async () => {
   await ledger.stop();
   await redis.stop();
 });
-
-function request(key: string, units: number): AdmitRequest {
-  return {
-    subject: 'acme',
-    route: 'chat',
-    key,
-    attempt: 1,
-    digest: key.padEnd(43, 'x'),
-    units: [units],
-    budget: {
-      generation: 1,
-      content: 'c',
-      terms,
-      factor: { numerator: 1, denominator: 1 },
-    },
-    shadow: false,
-    closed: false,
-    routeFrozenUntil: 0,
-    again: false,
-    operation: randomBytes(16).toString('base64url'),
-  };
-}
 
 test('three gateways ask for 600 of 1000 at once: one is admitted; 200 used leave 800', async () => {
   const outcomes = await Promise.all(['a', 'b', 'c'].map((key) => ledger.admit(request(key, 600))));

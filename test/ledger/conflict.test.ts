@@ -1,0 +1,38 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { reservationCommand } from '../../src/cli/reservation.js';
+import { newOperation } from '../../src/core/ids.js';
+import { Ledger } from '../../src/ledger/ledger.js';
+import { startRedis, type TestRedis } from '../support/redis.js';
+import { request } from '../support/thin.js';
+
+let redis: TestRedis;
+let ledger: Ledger;
+beforeAll(async () => {
+  redis = await startRedis();
+  ledger = new Ledger({ redis: { path: redis.socket }, prefix: 'earmark:', timeoutMs: 1000 });
+  await new Promise((resolve) => ledger.redis.once('ready', resolve));
+});
+afterAll(async () => {
+  await ledger.stop();
+  await redis.stop();
+});
+
+test('a settlement that contradicts the receipt is refused, and kept for the operator', async () => {
+  const operation = newOperation();
+  const admitted = await ledger.admit({ ...request('k', 600), operation });
+  if (admitted.kind !== 'moved') throw new Error(admitted.kind);
+  const { reservation } = admitted.receipt;
+  const settle = (actual: number) =>
+    ledger.settle({ reservation, operation, actual: [actual], grade: 'reported' });
+  expect((await settle(200)).kind).toBe('moved');
+  expect(await settle(300)).toMatchObject({ kind: 'refused', why: 'conflict' });
+  expect((await settle(200)).kind).toBe('same');
+  await expect
+    .poll(() => ledger.conflicts(reservation))
+    .toMatchObject([{ operation, actual: [300], grade: 'reported' }]);
+  const shown = await reservationCommand(['show', reservation], {
+    ledger: async () => ledger,
+  } as unknown as Parameters<typeof reservationCommand>[1]);
+  expect(shown.text).toContain('300 reported');
+  expect(await ledger.conflicts('rl-other')).toEqual([]);
+});
