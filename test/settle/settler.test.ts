@@ -155,7 +155,7 @@ describe('forged metadata moves nothing and is counted', () => {
       entry({ metadata: { ...answer.metadata, ...forged }, usage: { total_tokens: 9 } }),
     );
     expect(await stateOf(answer)).toEqual(before);
-    expect(counted('earmark_evidence_forged_total ')).toBe(1);
+    expect(counted('earmark_evidence_forged_total')).toBe(1);
     expect(gateway.settler.waiting).toBe(0);
   });
 });
