@@ -213,3 +213,10 @@ export function post(
     client.end(body);
   });
 }
+
+/** A filter of an example, by the end of its name. */
+export function exampleFilter(example: string, name: string): object {
+  const document: Document = parse(readFileSync(new URL(example, EXAMPLES), 'utf8'));
+  const [{ typed_config }] = document.static_resources.listeners[0].filter_chains[0].filters;
+  return typed_config.http_filters.find((filter: { name: string }) => filter.name.endsWith(name));
+}
