@@ -9,6 +9,17 @@ export type { Redis, RedisOptions };
 
 const CHECK_EVERY_MS = 10_000;
 const COMMAND_MS_MAX = 2000;
+/** A server that says nothing for so long while it is asked is one that a new connection may not lead to. */
+const SILENCE_MS_MAX = 1500;
+
+/** For every connection to a ledger: a command is sent once, ends whatever happens, and never gets another's answer. */
+export const STEADY = {
+  replyMapping: 'legacy',
+  autoResendUnfulfilledCommands: false,
+  socketTimeout: SILENCE_MS_MAX,
+  // The name may lead to the new primary by now.
+  reconnectOnError: (error: Error) => error.message.startsWith('READONLY'),
+} as const satisfies RedisOptions;
 
 /** Where the server is and who we are there, in ioredis' words. The URL was checked with the settings. */
 export function redisOptions(ledger: LedgerConfig): RedisOptions {
@@ -36,11 +47,11 @@ export function redisOptions(ledger: LedgerConfig): RedisOptions {
 export function openRedis(options: RedisOptions, log: Log, patient = false): Redis {
   const redis = new Redis({
     ...options,
+    ...STEADY,
     connectTimeout: COMMAND_MS_MAX,
     ...(patient ? {} : { commandTimeout: COMMAND_MS_MAX }),
     enableOfflineQueue: patient,
     maxRetriesPerRequest: patient ? 2 : 0,
-    replyMapping: 'legacy',
     retryStrategy: (times: number) => Math.min(100 * times, 1000),
   });
   let said = '';
