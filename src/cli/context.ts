@@ -9,12 +9,11 @@ import type { Log } from '../telemetry/meter.js';
 /** A person waits: longer than a Check may. */
 const TIMEOUT_MS = 10_000;
 
-const SILENT: Log = { debug() {}, info() {}, warn() {}, error() {} };
-
 export class LedgerContext {
   readonly #config: Config;
   #redis: Redis | undefined;
   #ledger: Ledger | undefined;
+  #trouble: string | undefined;
 
   constructor(config: Config) {
     this.#config = config;
@@ -25,7 +24,16 @@ export class LedgerContext {
   }
 
   redis(): Redis {
-    this.#redis ??= openRedis(redisOptions(this.#config.ledger), SILENT, true);
+    // Its log is what it says when nothing is reached.
+    const log: Log = {
+      debug() {},
+      info() {},
+      warn: (fields) => {
+        this.#trouble = (fields as { err?: string }).err;
+      },
+      error() {},
+    };
+    this.#redis ??= openRedis(redisOptions(this.#config.ledger), log, true);
     return this.#redis;
   }
 
@@ -65,7 +73,7 @@ export class LedgerContext {
         url === undefined
           ? `the embedded ledger of ${data} is not running: start it by earmark serve`
           : 'nothing answers at ledger.url: check it with EARMARK_LEDGER_URL or --config';
-      throw new LedgerUnavailable(`${remedy} (${(error as Error).message})`);
+      throw new LedgerUnavailable(`${remedy} (${this.#trouble ?? (error as Error).message})`);
     }
   }
 
