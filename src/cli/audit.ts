@@ -1,5 +1,4 @@
 /** `earmark audit`: reads the whole ledger, adds everything up, and names what does not. */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { type AuditLine, auditLine } from '../ledger/audit.js';
 import type { Ledger } from '../ledger/ledger.js';
 import { LedgerUnavailable, type LineDump } from '../ledger/types.js';
@@ -8,8 +7,6 @@ import { textTable } from './table.js';
 
 /** Lines read at once. */
 const AT_ONCE = 16;
-/** A busy line is read again so often, each time after a longer pause. */
-const TRIES = 4;
 
 export interface AuditReport {
   readonly ok: boolean;
@@ -67,20 +64,15 @@ async function readLine(
   ledger: Ledger,
   tag: string,
 ): Promise<{ dumps: readonly LineDump[] } | { line: string; problem: string }> {
-  for (let tries = 1; ; tries++) {
-    try {
-      return { dumps: await ledger.dump(tag) };
-    } catch (error) {
-      const problem = error instanceof Error ? error.message : String(error);
-      // Away, or only this line? Whoever answers a PING is not away.
-      await ledger.redis.ping().catch(() => {
-        throw new LedgerUnavailable(problem);
-      });
-      if (tries === TRIES || !problem.includes('moved')) {
-        return { line: ledger.keys.line(tag), problem: `can't be read: ${problem}` };
-      }
-      await sleep(50 * tries);
-    }
+  try {
+    return { dumps: await ledger.dump(tag) };
+  } catch (error) {
+    const problem = error instanceof Error ? error.message : String(error);
+    // Away, or only this line? Whoever answers a PING is not away.
+    await ledger.redis.ping().catch(() => {
+      throw new LedgerUnavailable(problem);
+    });
+    return { line: ledger.keys.line(tag), problem: `can't be read: ${problem}` };
   }
 }
 

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { run } from '../../src/cli/run.js';
+import { lineTag } from '../../src/core/ids.js';
 import { Ledger } from '../../src/ledger/ledger.js';
 import type { AdmitRequest } from '../../src/ledger/types.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
@@ -164,6 +165,26 @@ it('names a line that it cannot read, and fails; nothing is deleted', async () =
   expect(report.lines.length).toBe(3);
   expect(await ledger.redis.get(key)).toBe('foreign');
   await ledger.redis.del(key);
+});
+
+it('adds a line up that never holds still', async () => {
+  const use = (at: number) =>
+    ledger.admit({ ...request('busy'), key: `k${at}`, units: [1], shadow: true });
+  // Enough receipts for two pages.
+  await Promise.all(Array.from({ length: 800 }, (_, at) => use(at)));
+  let busy = true;
+  const work = (async () => {
+    for (let at = 0; busy; at++) {
+      await ledger.credit({ subject: 'busy', route: 'chat' }, true, '', 1);
+      await use(800 + at);
+    }
+  })();
+  for (let times = 0; times < 5; times++) expect(await earmark('audit')).toMatchObject({ code: 0 });
+  busy = false;
+  await work;
+  const { json: report } = await json('audit');
+  expect(report.ok).toBe(true);
+  await ledger.redis.del(ledger.keys.line(lineTag('busy', 'chat')));
 });
 
 it('fails where a line lost its last write', async () => {
