@@ -158,7 +158,8 @@ export class Ledger implements LedgerApi {
   }
 
   async sweep(tag: string, limit: number): Promise<SweepReply> {
-    return decodeSweep((await this.#submit(this.#movements, encodeSweep(tag, limit))).reply);
+    const { reply } = await this.#submit(this.#movements, encodeSweep(tag, limit));
+    return this.#named(tag, () => decodeSweep(reply));
   }
 
   async get(reservation: string): Promise<{ receipt: Receipt; line: LineView } | undefined> {
@@ -273,14 +274,19 @@ export class Ledger implements LedgerApi {
     return batcher.submit(operation, now ?? -1);
   }
 
-  #decode(operation: Operation, { reply, stored }: Replied): Outcome {
+  #decode({ tag }: Operation, { reply, stored }: Replied): Outcome {
+    const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored));
+    if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
+    return outcome;
+  }
+
+  /** A script that failed on what it found in a line names that line's key. */
+  #named<T>(tag: string, decode: () => T): T {
     try {
-      const outcome = decodeOutcome(operation.tag, reply, stored);
-      if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
-      return outcome;
+      return decode();
     } catch (error) {
       if (!(error instanceof ScriptFailure)) throw error;
-      throw new LedgerUnavailable(`${this.keys.line(operation.tag)}: ${error.message}`);
+      throw new LedgerUnavailable(`${this.keys.line(tag)}: ${error.message}`);
     }
   }
 

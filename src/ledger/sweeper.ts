@@ -9,12 +9,14 @@ import { loadScript } from './scripts.js';
 const STEPS_A_RUN = 100;
 /** Lines claimed of each shard at once. */
 const LINES_A_CLAIM = 16;
-/** A sweeper that dies gives its lines up after so long. */
+/** Much longer than a visit, much shorter than anybody waits for a hold. */
 const LEASE_MS = 30_000;
 
 export interface SweeperOptions {
   readonly ledger: Ledger;
   readonly everyMs: number;
+  /** How long a claimed line is nobody else's; a sweeper that dies gives it up then. */
+  readonly leaseMs?: number;
   readonly log: Log;
   readonly meter: Meter;
 }
@@ -49,9 +51,9 @@ export class Sweeper {
 
   /** One round over all shards; answers how many lines were visited. */
   async pass(): Promise<number> {
-    const { ledger } = this.#options;
+    const { ledger, leaseMs = LEASE_MS } = this.#options;
     const indexes = Array.from({ length: DUE_SHARDS }, (_, shard) => ledger.keys.dueLines(shard));
-    const args = ['claim', String(LINES_A_CLAIM), String(LEASE_MS)];
+    const args = ['claim', String(LINES_A_CLAIM), String(leaseMs)];
     const claimed = (await run(ledger.redis, this.#claim, indexes, args)) as string[][];
     const visits = claimed.flatMap(([lease, ...tags], shard) =>
       tags.map((tag) => this.#visit(indexes[shard]!, tag, lease!)),

@@ -227,7 +227,7 @@ export function decodeOutcome(tag: string, reply: Reply, stored: Stored): Outcom
 }
 
 export function decodeSweep(reply: Reply): SweepReply {
-  if (reply[0] !== 'swept') throw new ScriptFailure(String(reply[1]));
+  if (reply[0] !== 'swept') throw new ScriptFailure(String(reply.at(-1)));
   const [expiring, expired, unknown, folded, nextDue, now] = reply.slice(1) as number[];
   return {
     expiring: expiring!,

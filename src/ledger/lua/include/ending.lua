@@ -12,8 +12,9 @@ local function end_receipt(context, line, receipt, state)
   local page = page_of(context, line, receipt.generation, receipt.epoch)
   if not ENDED[receipt.state] then
     receipt.timer = add(line.clock, terms_of(line, page).retention)
-    index(context, 'ZREM', context.keys.due, receipt.field)
+    -- In this order: an entry in `done` of a receipt that is open does no harm, one missing in `due` would.
     index(context, 'RPUSH', context.keys.done, text(receipt.timer) .. ':' .. receipt.field)
+    index(context, 'ZREM', context.keys.due, receipt.field)
   end
   change(line, receipt, state)
 end
