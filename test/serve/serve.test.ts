@@ -7,13 +7,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterEach, beforeEach, expect, it } from 'vitest';
+import { run } from '../../src/cli/run.js';
 import { embeddedSocket } from '../../src/ledger/embedded.js';
 import { anyServer } from '../support/binaries.js';
 import {
+  accessLogs,
   checks,
   type client,
   configure,
   ledgers,
+  logMessage,
   question,
   type Running,
   startEarmark,
@@ -134,6 +137,35 @@ it('answers every Check under way before it ends', async () => {
   expect(answers.every((status) => status === 0 || status === 503)).toBe(true);
   expect(answers).toContain(0);
   expect(await earmark.ended).toBe(0);
+});
+
+it('books the evidence that it has before it ends', async () => {
+  const server = await redis();
+  const earmark = await serve({ url: `unix:${server.socket}` });
+  const check = asking(earmark.envoy);
+  await ready(earmark);
+  const answers = await Promise.all([1, 2, 3].map((at) => check(question('a', `r${at}`))));
+  const logs = accessLogs(earmark.envoy);
+  closers.push(logs.close);
+  const stream = logs.stream('StreamAccessLogs');
+
+  // Its ledger does not answer when the entries come, nor when it is told to end.
+  server.process.kill('SIGSTOP');
+  for (const answer of answers) stream.write(logMessage(answer, 10, 20));
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  earmark.process.kill('SIGTERM');
+  await until(() => earmark.log.some(({ msg }) => msg === 'earmark is told to end'));
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  server.process.kill('SIGCONT');
+  expect(await earmark.ended).toBe(0);
+  const environment = { EARMARK_LEDGER_URL: `unix:${server.socket}` };
+  const report = JSON.parse(await audit(environment)) as {
+    lines: { books: { spent: number; reserved: number }[]; reservations: object }[];
+  };
+  expect(report.lines[0]).toMatchObject({
+    books: [{ spent: 90, reserved: 0 }],
+    reservations: { SETTLED: 3 },
+  });
 });
 
 it('says NOT_SERVING while it ends', async () => {
@@ -362,6 +394,13 @@ async function reserveAndSettle(call: ReturnType<typeof client>['call']): Promis
   await call('StartOperation')({ reservation, operation: 'op' });
   await call('SettleUsage')({ reservation, operation: 'op', actualUnits: 7 });
   return reservation!;
+}
+
+async function audit(environment: Record<string, string>): Promise<string> {
+  const said: string[] = [];
+  const streams = { out: (text: string) => void said.push(text), err: () => {} };
+  await run(['audit', '--json'], environment, streams);
+  return said.join('');
 }
 
 /** The lines as Redis holds them, byte for byte. */

@@ -107,7 +107,17 @@ export function client(address: string, proto: string, service: string) {
         );
       });
   };
-  return { call, close: () => stub.close() };
+  /** Opens a stream of messages to it; errors at its end are nobody's business. */
+  const stream = (method: string): { write(message: object): void } => {
+    const open = stub[method] as unknown as (done: () => void) => {
+      write(message: object): void;
+      on(event: string, listener: () => void): void;
+    };
+    const call = open.call(stub, () => {});
+    call.on('error', () => {});
+    return call;
+  };
+  return { call, stream, close: () => stub.close() };
 }
 
 export const checks = (address: string) =>
@@ -116,6 +126,36 @@ export const checks = (address: string) =>
     'envoy/service/auth/v3/external_auth.proto',
     'envoy.service.auth.v3.Authorization',
   );
+
+export const accessLogs = (address: string) =>
+  client(
+    address,
+    'envoy/service/accesslog/v3/als.proto',
+    'envoy.service.accesslog.v3.AccessLogService',
+  );
+
+/** What Envoy logs of a request that a Check let through, and that used so many tokens. */
+export function logMessage(check: object, input: number, output: number): object {
+  const { dynamicMetadata } = check as { dynamicMetadata: object };
+  const entry = {
+    commonProperties: {
+      timeToLastUpstreamRxByte: { seconds: 1 },
+      metadata: { filterMetadata: { 'envoy.filters.http.ext_authz': dynamicMetadata } },
+      upstreamRequestAttemptCount: 1,
+      upstreamWireBytesSent: 100,
+      accessLogType: 'DownstreamEnd',
+    },
+    request: { requestMethod: 3, path: '/v1/chat/completions', requestId: 'r' },
+    response: {
+      responseCode: { value: 200 },
+      responseHeaders: {
+        'x-usage-input-tokens': String(input),
+        'x-usage-output-tokens': String(output),
+      },
+    },
+  };
+  return { httpLogs: { logEntry: [entry] } };
+}
 
 export const ledgers = (address: string) =>
   client(address, 'earmark/v1/ledger.proto', 'earmark.v1.Ledger');
