@@ -14,30 +14,56 @@ interface Profile {
   readonly timeDeltas: readonly number[];
 }
 
+type Frame = Profile['nodes'][number]['callFrame'];
+
 /** The last parts of a path are enough to find the file. */
-function placeOf({ functionName, url, lineNumber }: Profile['nodes'][number]['callFrame']): string {
+function placeOf({ functionName, url, lineNumber }: Frame): string {
   const name = functionName || '(anonymous)';
   return url === '' ? name : `${name} ${url.split('/').slice(-3).join('/')}:${lineNumber + 1}`;
 }
 
-/** The `count` greatest self times, idle left out, each as its share and its µs a request. */
+/** Our folder, or the package, or the module of Node. */
+function partOf({ functionName, url }: Frame): string {
+  const ours = /\/dist\/(\w+)/.exec(url.replace(/.*node_modules.*/, ''));
+  const other =
+    /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(url) ?? /^(node:[^/]+\/?[^/]*)/.exec(url);
+  if (ours !== null) return `src/${ours[1]}`;
+  if (other !== null) return other[1]!;
+  return functionName.startsWith('(') ? functionName : "Node's own, in C++";
+}
+
+/** The greatest self times, idle left out, each as its share and its µs a request: by part, then by function. */
 export function topOf(profile: Profile, requests: number, count: number): string {
-  const places = new Map(profile.nodes.map(({ id, callFrame }) => [id, placeOf(callFrame)]));
-  const times = new Map<string, number>();
-  let total = 0;
+  const frames = new Map(profile.nodes.map(({ id, callFrame }) => [id, callFrame]));
+  const times = new Map<Frame, number>();
   profile.samples.forEach((id, index) => {
-    const place = places.get(id) ?? '';
-    if (place === '(idle)' || place === '(program)') return;
-    const us = profile.timeDeltas[index] ?? 0;
-    times.set(place, (times.get(place) ?? 0) + us);
-    total += us;
+    const frame = frames.get(id)!;
+    if (/^\((idle|program|root)\)$/.test(frame.functionName)) return;
+    times.set(frame, (times.get(frame) ?? 0) + (profile.timeDeltas[index] ?? 0));
   });
-  return [...times]
+  const rows = (nameOf: (frame: Frame) => string): string => listOf(times, nameOf, requests, count);
+  return `${rows(partOf)}\n\n${rows(placeOf)}`;
+}
+
+function listOf(
+  times: ReadonlyMap<Frame, number>,
+  nameOf: (frame: Frame) => string,
+  requests: number,
+  count: number,
+): string {
+  const sums = new Map<string, number>();
+  let total = 0;
+  for (const [frame, us] of times) {
+    const name = nameOf(frame);
+    sums.set(name, (sums.get(name) ?? 0) + us);
+    total += us;
+  }
+  return [...sums]
     .sort(([, a], [, b]) => b - a)
     .slice(0, count)
-    .map(([place, us]) => {
+    .map(([name, us]) => {
       const share = ((us / total) * 100).toFixed(1).padStart(5);
-      return `${share} %  ${(us / requests).toFixed(2).padStart(6)} µs  ${place}`;
+      return `${share} %  ${(us / requests).toFixed(2).padStart(6)} µs  ${name}`;
     })
     .join('\n');
 }
