@@ -1,13 +1,13 @@
 /** Identities: which Redis slot a line has, and which receipt a request means (design: identity, duplicates). */
-import { createHash, randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 
 const RESERVATION = /^rl-([A-Za-z0-9_-]{22})-([A-Za-z0-9_-]{22})$/;
 
 /** 22 characters of SHA-256 over the parts, each with its length in front, so that no character can move a boundary. */
 export function hash22(...parts: readonly string[]): string {
-  const hash = createHash('sha256');
-  for (const part of parts) hash.update(`${Buffer.byteLength(part)}:`).update(part);
-  return hash.digest('base64url').slice(0, 22);
+  let text = '';
+  for (const part of parts) text += `${Buffer.byteLength(part)}:${part}`;
+  return hash('sha256', text, 'base64url').slice(0, 22);
 }
 
 /** The Redis hash tag of every key of the line (subject, route). */

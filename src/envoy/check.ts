@@ -2,8 +2,14 @@
 import { lineTag, newOperation, receiptId, reservationId } from '../core/ids.js';
 import type { Mac } from '../core/mac.js';
 import type { LedgerApi } from '../ledger/api.js';
-import { LedgerUnavailable, type LineView, type Outcome, type Receipt } from '../ledger/types.js';
-import type { Policy, PolicyView } from '../policy/types.js';
+import {
+  type AdmitRequest,
+  LedgerUnavailable,
+  type LineView,
+  type Outcome,
+  type Receipt,
+} from '../ledger/types.js';
+import type { Budget, Policy, PolicyView } from '../policy/types.js';
 import { MacKey } from '../settle/mac-key.js';
 import { epochText, signMetadata, type WireMetadata } from '../settle/metadata.js';
 import type { Log, Meter } from '../telemetry/meter.js';
@@ -49,16 +55,11 @@ interface Reply {
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Undefined where the promise takes longer. */
-async function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<undefined>((resolve) => {
-    timer = setTimeout(resolve, Math.max(0, ms), undefined);
+function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, Math.max(0, ms), undefined);
+    promise.then(resolve, reject).finally(() => clearTimeout(timer));
   });
-  try {
-    return await Promise.race([promise, late]);
-  } finally {
-    clearTimeout(timer);
-  }
 }
 
 class Check {
@@ -165,20 +166,23 @@ class Check {
 
   /** A lost answer is asked for again, with the same ID and the same operation, until it is known. */
   async #untilKnown(decision: Plan, attempt: number): Promise<Outcome | undefined> {
-    const { ledger } = this.#deps;
     const request = { ...decision.request, attempt };
-    // What an executor starts is bound to no operation yet.
-    const { operation: _, ...reserve } = request;
-    const executor = decision.budget.startedBy === 'executor';
     for (let pause = PAUSE_MS; ; pause = Math.min(2 * pause, PAUSE_MS_MAX)) {
-      const asked = executor ? ledger.reserve(reserve) : ledger.admit(request);
-      const outcome = await this.#intime(asked);
+      const outcome = await this.#intime(this.#admission(decision.budget, request));
       if (outcome !== undefined) return outcome;
       const late = Date.now() + pause >= this.#deadline;
       // What runs in shadow must not wait for a ledger that is away.
       if (late || request.shadow || this.#call.cancelled()) return undefined;
       await sleep(pause);
     }
+  }
+
+  #admission(budget: Budget, request: AdmitRequest): Promise<Outcome> {
+    const { ledger } = this.#deps;
+    if (budget.startedBy !== 'executor') return ledger.admit(request);
+    // What an executor starts is bound to no operation yet.
+    const { operation: _, ...reserve } = request;
+    return ledger.reserve(reserve);
   }
 
   #tell(decision: Plan, mac: Mac, verdict: Verdict, reply: Reply): CheckAnswer {
