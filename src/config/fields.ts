@@ -95,6 +95,7 @@ export const FIELDS = {
   'ledger.timeout': timeout,
   policy: path,
   rollout: path,
+  spool: path,
   override: oneOf('none', 'off'),
   logLevel: oneOf(...LOG_LEVELS),
 } as const;

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
-import { dirname, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { isMap, isScalar, LineCounter, type Node, parseDocument } from 'yaml';
 import type { Problem } from '../policy/types.js';
 import { BadSetting, environmentName, FIELDS, type FieldPath } from './fields.js';
@@ -61,6 +61,7 @@ export function loadConfig(file: string | undefined, environment: Environment): 
     }),
     policy: values.policy,
     rollout: values.rollout,
+    spool: values.spool ?? (values['ledger.data'] && join(values['ledger.data'], 'spool')),
     override: values.override ?? 'none',
     logLevel: values.logLevel ?? 'info',
   });

@@ -11,6 +11,8 @@ export interface Config {
   readonly ledger: LedgerConfig;
   readonly policy: string | undefined;
   readonly rollout: string | undefined;
+  /** Folder for evidence that waits for the ledger; with an embedded ledger there is one by default. */
+  readonly spool: string | undefined;
   readonly override: 'none' | 'off';
   readonly logLevel: string;
 }

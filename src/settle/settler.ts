@@ -7,10 +7,12 @@ import { type Budget, type Policy, PolicyEvaluationError, type Usage } from '../
 import type { Log, Meter } from '../telemetry/meter.js';
 import { type Bound, bind, withBudget } from './binding.js';
 import { classifySent, classifyUnsent } from './classify.js';
+import type { DiskSpool } from './disk-spool.js';
 import { MacKey } from './mac-key.js';
+import { Overflow } from './overflow.js';
 import type { Finding, LogEntry } from './types.js';
 import { readUsage } from './usage.js';
-import { type Item, type Reason, Waiting } from './waiting.js';
+import { type Item, type Reason, WAITING_MAX, Waiting } from './waiting.js';
 
 /** For evidence of which not even the budget is known. */
 const USAGE_DEADLINE_MS = 600_000;
@@ -35,6 +37,8 @@ export interface SettlerDeps {
   /** A breach stops every line of the route; tries until it is done. `until` is the line's. */
   readonly freezeRoute: (route: string, tag: string, until: number) => Promise<void>;
   readonly spool: EvidenceSpool;
+  /** For what memory should not hold; without one it is dropped. */
+  readonly disk?: DiskSpool | undefined;
   readonly meter: Meter;
   readonly log: Log;
 }
@@ -51,13 +55,13 @@ type Refused = Extract<Outcome, { kind: 'refused' }>;
 /** `keep`: to be tried again. `done`: what became of it. */
 type Result = { readonly keep: Reason } | { readonly done: string };
 
-const KEEP: Result = { keep: 'ledger' };
 const SEARCH: Result = { keep: 'search' };
 
 export class Settler {
   readonly #deps: SettlerDeps;
   readonly #macKey: MacKey;
   readonly #waiting = new Waiting();
+  readonly #overflow: Overflow;
   readonly #active = new Set<Promise<void>>();
   readonly #polling: NodeJS.Timeout;
   #timer: NodeJS.Timeout | undefined;
@@ -66,6 +70,7 @@ export class Settler {
   constructor(deps: SettlerDeps) {
     this.#deps = deps;
     this.#macKey = new MacKey(() => deps.ledger.macKey());
+    this.#overflow = new Overflow(deps, this.#waiting, (item) => this.#attempt(item));
     this.#polling = setInterval(() => this.#track(this.#takeSpooled()), SPOOL_POLL_MS);
     this.#polling.unref();
     this.#track(this.#takeSpooled());
@@ -94,6 +99,7 @@ export class Settler {
     this.#stopped = true;
     clearInterval(this.#polling);
     clearTimeout(this.#timer);
+    this.#overflow.stop();
     await this.idle();
     for (const item of this.#waiting.takeAll()) this.#start(item);
     await this.idle();
@@ -103,8 +109,8 @@ export class Settler {
     try {
       await spool.put(left.map(({ entry, since }) => JSON.stringify({ entry, since })));
       log.info({ entries: left.length }, 'evidence left in the ledger for another');
-    } catch (error) {
-      log.error({ err: error, entries: left.length }, 'evidence lost: replay the file access log');
+    } catch {
+      this.#overflow.spill(left);
     }
   }
 
@@ -128,36 +134,43 @@ export class Settler {
   }
 
   async #run(item: Item): Promise<void> {
+    const reason = await this.#attempt(item);
+    if (reason === undefined) return;
+    if (this.#waiting.size >= WAITING_MAX) this.#overflow.relieve();
+    const dropped = this.#waiting.add(item, reason, Date.now());
+    if (dropped !== undefined) this.#count('', 'overflow');
+    this.#schedule();
+  }
+
+  /** Undefined: it is done with; else why it must be tried again. */
+  async #attempt(item: Item): Promise<Reason | undefined> {
     const labels = { route: '' };
     let result: Result;
     try {
       result = await this.#handle(item, labels);
     } catch (error) {
-      if (!(error instanceof LedgerUnavailable)) {
-        this.#deps.log.error({ err: error }, 'an access-log entry could not be booked');
-        result = { done: 'failed' };
-      } else result = { keep: 'ledger' };
+      if (error instanceof LedgerUnavailable) return 'ledger';
+      this.#deps.log.error({ err: error }, 'an access-log entry could not be booked');
+      result = { done: 'failed' };
     }
-    if ('done' in result) this.#count(labels.route, result.done);
-    else this.#keep(item, result.keep, labels.route);
-  }
-
-  #keep(item: Item, reason: Reason, route: string): void {
-    const dropped = this.#waiting.add(item, reason, Date.now());
-    if (dropped !== undefined) this.#count(route, 'overflow');
-    this.#schedule();
+    if ('keep' in result) return result.keep;
+    this.#count(labels.route, result.done);
+    return undefined;
   }
 
   #schedule(): void {
     this.#deps.meter.observe('earmark_evidence_waiting', {}, this.#waiting.size);
+    // What must wait for the next try anyway is not searched through for each entry that joins.
+    if (this.#stopped || this.#timer !== undefined) return;
     const due = this.#waiting.nextDue;
-    if (this.#stopped || this.#timer !== undefined || due === undefined) return;
+    if (due === undefined) return;
     this.#timer = setTimeout(() => this.#wake(), Math.max(WAKE_MS_MIN, due - Date.now()));
     this.#timer.unref();
   }
 
   #wake(): void {
     this.#timer = undefined;
+    this.#overflow.relieve();
     for (const item of this.#waiting.takeDue(Date.now())) this.#start(item);
     this.#schedule();
   }
@@ -172,7 +185,7 @@ export class Settler {
     labels.route = bound.route;
     const deadlineMs = rules?.budget.terms.usageDeadlineMs;
     // A request that was never sent costs nothing under any policy.
-    if (rules === undefined && unsent === undefined) return inTime(KEEP, since, deadlineMs);
+    if (rules === undefined && unsent === undefined) return inTime(SEARCH, since, deadlineMs);
     const finding = unsent ?? this.#read(entry, rules!.budget);
     const outcome = await this.#book(bound, finding, rules);
     if ('receipt' in outcome && outcome.receipt) labels.route = outcome.receipt.route;
@@ -267,10 +280,11 @@ export class Settler {
   }
 }
 
-/** Beyond the usage deadline the ledger has its own answer to evidence that never came. */
+/** Beyond the usage deadline the ledger has its own answer; what it could not be asked about is never given up. */
 function inTime(result: Result, since: number, deadlineMs = USAGE_DEADLINE_MS): Result {
-  if ('done' in result || Date.now() - since < deadlineMs) return result;
-  return { done: result.keep === 'search' ? 'nothing found' : 'expired' };
+  if ('done' in result || result.keep === 'ledger' || Date.now() - since < deadlineMs)
+    return result;
+  return { done: 'nothing found' };
 }
 
 /** A cost that no integer can hold is no report: it is never rounded. */

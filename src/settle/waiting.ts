@@ -75,6 +75,15 @@ export class Waiting {
     return due;
   }
 
+  /** Removes and gives what the ledger could not be asked about, if any of it arrived before `since`. */
+  takeOld(since: number): Item[] {
+    const mine = ({ reason }: Waiter): boolean => reason === 'ledger';
+    if (!this.#waiters.some((waiter) => mine(waiter) && waiter.item.since <= since)) return [];
+    const taken = this.#waiters.filter(mine).map(({ item }) => item);
+    this.#waiters = this.#waiters.filter((waiter) => !mine(waiter));
+    return taken;
+  }
+
   takeAll(): Item[] {
     const all = this.#waiters.map(({ item }) => item);
     this.#waiters = [];

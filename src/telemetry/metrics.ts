@@ -33,6 +33,7 @@ export const METRICS = {
   earmark_evidence_forged_total: counter('Log entries whose MAC is wrong'),
   earmark_evidence_conflicts_total: counter('Evidence that contradicts a receipt', 'route'),
   earmark_evidence_waiting: gauge('Evidence kept for another try'),
+  earmark_evidence_spool_bytes: gauge('Evidence on disk until the ledger is back'),
   earmark_settle_seconds: histogram('From a log entry to its booking', quick),
   earmark_unknown_resolved_seconds: histogram(
     'From a reservation to the receipt that ended its USAGE_UNKNOWN',

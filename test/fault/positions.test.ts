@@ -1,4 +1,4 @@
-/** Every fault of the network at every command of a request's life: nobody is told what is not so, and it all adds up. */
+/** Every fault of the network at every command of a request's life: what is told is so, and it all adds up. */
 import { join } from 'node:path';
 import { status } from '@grpc/grpc-js';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';

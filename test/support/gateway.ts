@@ -12,6 +12,7 @@ import { Spool } from '../../src/ledger/spool.js';
 import { parsePolicy } from '../../src/policy/parse.js';
 import { parseRollout } from '../../src/policy/rollout.js';
 import type { Policy, PolicyView } from '../../src/policy/types.js';
+import { DiskSpool } from '../../src/settle/disk-spool.js';
 import { Settler } from '../../src/settle/settler.js';
 import { envoyBytes, plainStruct } from './envoy-messages.js';
 import { type Kept, keep } from './quiet.js';
@@ -68,6 +69,8 @@ export interface GatewayOptions {
   readonly rollout?: string;
   readonly prefix?: string;
   readonly timeoutMs?: number;
+  /** Folder for evidence that waits for the ledger. */
+  readonly disk?: string;
   readonly clock?: () => number | undefined;
   /** Stands between the gateway and its ledger. */
   readonly between?: (ledger: Ledger) => LedgerApi;
@@ -159,6 +162,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       toldToFreeze.push(route);
     },
     spool: new Spool(ledger.redis, prefix),
+    disk: options.disk === undefined ? undefined : new DiskSpool(options.disk),
     ...{ meter: kept, log: kept },
   });
   const check = createCheck({
