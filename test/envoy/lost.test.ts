@@ -1,7 +1,17 @@
 /** A Check whose answer from the ledger gets lost, and the log entry that sets it right whatever became of it. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { createCheck } from '../../src/envoy/check.js';
+import { LedgerUnavailable } from '../../src/ledger/types.js';
+import { parseRollout } from '../../src/policy/rollout.js';
 import { Faults } from '../support/fault.js';
-import { type Answer, type Gateway, type Json, startGateway } from '../support/gateway.js';
+import {
+  type Answer,
+  type Gateway,
+  type Json,
+  policyOf,
+  startGateway,
+} from '../support/gateway.js';
+import { keep } from '../support/quiet.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
 import { until } from '../support/until.js';
 
@@ -40,8 +50,8 @@ beforeEach(() => {
 afterEach(() => faults.plan.clear());
 
 const path = '/v1/chat';
-/** Long enough for an answer before it on a busy machine. */
-const SHORT = 1200;
+/** The gateway answers in its own time, which no busy machine can make too late. */
+const NO_DEADLINE = 0;
 const ask = (deadlineMs = 5000) => {
   const headers = { 'x-tenant': tenant, 'x-request-id': `request-${tenant}` };
   return gateway.check({ method: 'POST', path, headers }, { deadlineMs });
@@ -93,11 +103,9 @@ describe('asked again until it is known', () => {
     expect(await counters(answer)).toMatchObject({ reserved: 600, available: 400 });
   });
 
-  test('not known in time: an error before the deadline, with metadata that can be booked', async () => {
+  test('not known in time: an error, with metadata that can be booked', async () => {
     faults.plan.set('admit', 'lost');
-    const started = performance.now();
-    const answer = await ask(SHORT);
-    expect(performance.now() - started).toBeLessThan(SHORT);
+    const answer = await ask(NO_DEADLINE);
     expect([answer.kind, answer.status]).toEqual(['error', 503]);
     expect(Number(answer.headers['retry-after'])).toBeGreaterThanOrEqual(1);
     expect(Number(answer.headers['retry-after'])).toBeLessThanOrEqual(4);
@@ -110,13 +118,13 @@ describe('asked again until it is known', () => {
     expect(faults.calls.filter((name) => name === 'admit').length).toBeGreaterThan(2);
   });
 
-  test('a ledger that hangs is not waited for beyond the deadline', async () => {
+  test('a ledger that hangs is not waited for', async () => {
     await new Promise<void>((resolve) => {
       redis.process.kill('SIGSTOP');
       setTimeout(resolve, 20);
     });
     try {
-      const answer = await ask(3000);
+      const answer = await ask(NO_DEADLINE);
       expect([answer.kind, answer.status]).toEqual(['error', 503]);
     } finally {
       redis.process.kill('SIGCONT');
@@ -138,7 +146,7 @@ describe('asked again until it is known', () => {
 describe('its log entry', () => {
   test('the reservation was made, nothing was sent: all of it is back', async () => {
     faults.plan.set('admit', 'lost');
-    const answer = await ask(SHORT);
+    const answer = await ask(NO_DEADLINE);
     await gateway.log(stopped(answer));
     expect(await receiptOf(answer)).toMatchObject({ state: 'SETTLED', actual: [0] });
     expect(await counters(answer)).toMatchObject({ available: 1000, reserved: 0, spent: 0 });
@@ -146,7 +154,7 @@ describe('its log entry', () => {
 
   test('the reservation was made, Envoy let the request through: settled', async () => {
     faults.plan.set('admit', 'lost');
-    const answer = await ask(SHORT);
+    const answer = await ask(NO_DEADLINE);
     await gateway.log(forwarded(answer));
     expect(await receiptOf(answer)).toMatchObject({ state: 'SETTLED', actual: [250] });
     expect(await counters(answer)).toMatchObject({ available: 750, spent: 250 });
@@ -154,7 +162,7 @@ describe('its log entry', () => {
 
   test('never made, Envoy let the request through: booked in full, as unstarted', async () => {
     faults.plan.set('admit', 'away');
-    const answer = await ask(SHORT);
+    const answer = await ask(NO_DEADLINE);
     await gateway.log(forwarded(answer), forwarded(answer));
     expect(await receiptOf(answer)).toBeUndefined();
     expect(await counters(answer)).toMatchObject({ available: 750, reserved: 0, spent: 250 });
@@ -166,14 +174,14 @@ describe('its log entry', () => {
 
   test('never made, never sent: nothing moves', async () => {
     faults.plan.set('admit', 'away');
-    const answer = await ask(SHORT);
+    const answer = await ask(NO_DEADLINE);
     await gateway.log(stopped(answer));
     expect(await counters(answer)).toBeUndefined();
   });
 
   test('the reserve runs only after the entry was read: tried again, and freed', async () => {
     faults.plan.set('admit', 'late');
-    const answer = await ask(SHORT);
+    const answer = await ask(NO_DEADLINE);
     faults.plan.clear();
     await gateway.log(stopped(answer));
     expect(await counters(answer)).toBeUndefined();
@@ -186,7 +194,7 @@ describe('its log entry', () => {
   test('a duplicate whose answer was lost never touches the original', async () => {
     const original = await ask();
     faults.plan.set('admit', 'lost');
-    const repeat = await ask(SHORT);
+    const repeat = await ask(NO_DEADLINE);
     expect(repeat.metadata.reservation).toBe(original.metadata.reservation);
     faults.plan.clear();
     await gateway.log(stopped(repeat));
@@ -203,9 +211,34 @@ test('a gateway that never had the key answers without metadata', async () => {
     between: (ledger) => fresh.between(ledger),
   });
   const headers = { 'x-tenant': tenant, 'x-request-id': 'r' };
-  const asked = () => other.check({ method: 'POST', path, headers }, { deadlineMs: SHORT });
+  const asked = () => other.check({ method: 'POST', path, headers }, { deadlineMs: NO_DEADLINE });
   expect(await asked()).toMatchObject({ kind: 'error', metadata: { reservation: '' } });
   fresh.plan.clear();
   expect((await asked()).kind).toBe('ok');
   await other.stop();
+});
+
+test.each([
+  ['hangs', () => new Promise<never>(() => {})],
+  ['is away', () => Promise.reject(new LedgerUnavailable('away'))],
+])('a ledger that %s: the answer comes before Envoy’s deadline', async (_how, admit) => {
+  const kept = keep();
+  const view = { rollout: undefined, frozenUntil: () => 0, generation: () => undefined };
+  const rollout = parseRollout(enforce, 'rollout.yaml').rollout;
+  const check = createCheck({
+    ledger: { admit, reserve: admit, estimatedNow: Date.now, macKey: async () => Buffer.alloc(32) },
+    policy: () => ({ ...view, policy: policyOf(policy), rollout }),
+    reload: async () => {},
+    override: () => false,
+    notReady: () => undefined,
+    ...{ meter: kept, log: kept },
+  });
+  const headers = { 'x-tenant': 'a', 'x-request-id': 'r' };
+  const rest = { host: '', body: Buffer.alloc(0), context: {}, principal: '', metadata: {} };
+  const request = { method: 'POST', path, headers, ...rest };
+  const started = performance.now();
+  const call = { deadline: Date.now() + 200, cancelled: () => false };
+  expect(await check(request, call)).toMatchObject({ kind: 'error', status: 503 });
+  // Without a deadline it would be patient for most of a second.
+  expect(performance.now() - started).toBeLessThan(700);
 });

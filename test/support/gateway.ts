@@ -58,6 +58,7 @@ export interface Gateway {
 
 export interface CheckOptions {
   readonly context?: Json;
+  /** 0: none, and so the gateway's own patience. */
   readonly deadlineMs?: number;
   readonly attributes?: Json;
 }
@@ -86,8 +87,11 @@ function ourType(name: string): protobuf.Type {
     .lookupType(name);
 }
 
-function readAnswer(bytes: Buffer): Answer {
-  const type = ourType('envoy.service.auth.v3.CheckResponse');
+let checkResponse: protobuf.Type | undefined;
+
+export function readAnswer(bytes: Buffer): Answer {
+  checkResponse ??= ourType('envoy.service.auth.v3.CheckResponse');
+  const type = checkResponse;
   const read = type.toObject(type.decode(bytes), { enums: String }) as Record<string, Json>;
   const record = (list: unknown): Record<string, string> =>
     Object.fromEntries(
@@ -201,7 +205,8 @@ function sendCheck(client: Client, http: Json, options: CheckOptions): Promise<A
   const context_extensions = options.context ?? {};
   const attributes = { request: { http }, context_extensions, ...options.attributes };
   const bytes = envoyBytes('envoy.service.auth.v3.CheckRequest', { attributes });
-  const deadline = { deadline: Date.now() + (options.deadlineMs ?? 5000) };
+  const { deadlineMs = 5000 } = options;
+  const deadline = deadlineMs === 0 ? {} : { deadline: Date.now() + deadlineMs };
   return new Promise((resolve, reject) => {
     client.makeUnaryRequest(CHECK, same, readAnswer, bytes, deadline, (error, answer) =>
       error ? reject(error) : resolve(answer!),
