@@ -71,6 +71,9 @@ interface Announcement {
   readonly keepMs: number;
 }
 
+/** For a line that something happened to which no sweeper waits for. */
+const SWEEP_NOW: Announcement = { dueMs: 0, operation: '', requestKey: '', record: '', keepMs: 0 };
+
 export class Ledger implements LedgerApi {
   readonly redis: Redis;
   readonly keys: Keys;
@@ -277,8 +280,13 @@ export class Ledger implements LedgerApi {
     return batcher.submit(operation, now ?? -1);
   }
 
-  #decode({ tag }: Operation, { reply, stored }: Replied): Outcome {
+  #decode(operation: Operation, { reply, stored }: Replied): Outcome {
+    const { tag } = operation;
     const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored));
+    if (outcome.kind === 'moved' && reply[4] === true) {
+      this.#announcements.set(operation, SWEEP_NOW);
+      this.#announceAll([operation]);
+    }
     if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
     return outcome;
   }

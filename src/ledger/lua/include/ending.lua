@@ -40,6 +40,8 @@ end
 local function book_use(context, line, receipt, actual, grade)
   local page = page_of(context, line, receipt.generation, receipt.epoch)
   local terms, replaces = terms_of(line, page), ENDED[receipt.state]
+  -- No sweep may be waiting for what was not open to time: it gets a time to fold, or a debt to repay, just now.
+  context.wantsSweep = replaces or receipt.state == 'USAGE_UNKNOWN'
   local issued, went_down, breach = false, false, false
   for i, book in ipairs(page.books) do
     local before = replaces and receipt.actual[i] or receipt.units[i]

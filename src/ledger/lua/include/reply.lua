@@ -1,4 +1,4 @@
--- What every operation answers: {'moved', view, shown, freezeRoute}, {'same', view, shown},
+-- What every operation answers: {'moved', view, shown, freezeRoute, wantsSweep}, {'same', view, shown},
 -- {'limited', view, by, limit, wait, needed}, {'refused', view, shown, why, detail}, {'failed', message}.
 -- Line and receipt go out as they are stored, behind the replies; a reply has their lengths.
 local stored = {}
@@ -30,7 +30,7 @@ end
 
 local function moved(context, line, receipt, freeze_route)
   commit(context)
-  return { 'moved', view(line), shown(receipt), freeze_route or false }
+  return { 'moved', view(line), shown(receipt), freeze_route or false, context.wantsSweep or false }
 end
 
 local function same(line, receipt)
