@@ -20,8 +20,9 @@ const SPOOL_POLL_MS = 10_000;
 const SPOOL_TAKE = 200;
 /** Many entries share a wake-up. */
 const WAKE_MS_MIN = 50;
-/** Twice of it are within STOP_MS_MAX, with time for what comes after. */
-const STOP_MS = 2_000;
+/** Of STOP_MS_MAX; the rest is for what comes before and after. */
+const STOP_MS = 5_000;
+const STOP_PAUSE_MS = 100;
 
 /** Where a process that must stop leaves what it could not deliver, for another to take. */
 export interface EvidenceSpool {
@@ -94,24 +95,37 @@ export class Settler {
     }
   }
 
-  /** Delivers what it can; what is left goes to the spool. */
+  /** Delivers what it can; what is left goes to the spool. A ledger that is away may come back meanwhile. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearInterval(this.#polling);
     clearTimeout(this.#timer);
     this.#overflow.stop();
-    await this.idle();
-    for (const item of this.#waiting.takeAll()) this.#start(item);
-    await this.idle();
+    const end = Date.now() + STOP_MS;
+    await this.idle(STOP_MS);
+    for (;;) {
+      for (const item of this.#waiting.takeAll()) this.#start(item);
+      await this.idle(end - Date.now());
+      if (this.#waiting.size === 0 || (await this.#spooled(Date.now() >= end))) return;
+      await sleep(STOP_PAUSE_MS);
+    }
+  }
+
+  /** Whether all that waits is in the spool of the ledger or on disk, or, at the `last` try, given up. */
+  async #spooled(last: boolean): Promise<boolean> {
+    const { spool, disk, log } = this.#deps;
     const left = this.#waiting.takeAll();
-    if (left.length === 0) return;
-    const { spool, log } = this.#deps;
     try {
       await spool.put(left.map(({ entry, since }) => JSON.stringify({ entry, since })));
       log.info({ entries: left.length }, 'evidence left in the ledger for another');
     } catch {
+      if (!last && disk === undefined) {
+        for (const item of left) this.#waiting.add(item, 'ledger', Date.now());
+        return false;
+      }
       this.#overflow.spill(left);
     }
+    return true;
   }
 
   #track(work: Promise<void>): void {

@@ -89,6 +89,10 @@ async function readiness({ admin }: Running): Promise<{ status: number; missing:
   return { status: answer.status, missing };
 }
 
+async function metrics({ admin }: Running): Promise<string> {
+  return (await fetch(`http://${admin}/metrics`)).text();
+}
+
 const ready = (earmark: Running) =>
   until(async () => (await readiness(earmark)).status === 200, 'earmark is ready');
 
@@ -139,33 +143,40 @@ it('answers every Check under way before it ends', async () => {
   expect(await earmark.ended).toBe(0);
 });
 
-it('books the evidence that it has before it ends', async () => {
-  const server = await redis();
+it('loses no evidence when it ends while its ledger is away', async () => {
+  const at = join(folder, 'ledger');
+  mkdirSync(at);
+  const server = await redis(['--appendonly', 'yes'], at);
   const earmark = await serve({ url: `unix:${server.socket}` });
   const check = asking(earmark.envoy);
   await ready(earmark);
-  const answers = await Promise.all([1, 2, 3].map((at) => check(question('a', `r${at}`))));
+  const answers = await Promise.all([1, 2, 3].map((key) => check(question('a', `r${key}`))));
   const logs = accessLogs(earmark.envoy);
   closers.push(logs.close);
   const stream = logs.stream('StreamAccessLogs');
 
-  // Its ledger does not answer when the entries come, nor when it is told to end.
-  server.process.kill('SIGSTOP');
+  // Its ledger is away when the entries come, and when it is told to end.
+  await servers.pop()!.stop();
   for (const answer of answers) stream.write(logMessage(answer, 10, 20));
-  await new Promise((resolve) => setTimeout(resolve, 300));
+  const waiting = async () => (await metrics(earmark)).includes('earmark_evidence_waiting 3');
+  await until(waiting, 'the evidence waits');
   earmark.process.kill('SIGTERM');
   await until(() => earmark.log.some(({ msg }) => msg === 'earmark is told to end'));
-  await new Promise((resolve) => setTimeout(resolve, 500));
-  server.process.kill('SIGCONT');
+  // Longer than what streams are given.
+  await new Promise((resolve) => setTimeout(resolve, 800));
+  await redis(['--appendonly', 'yes'], at);
   expect(await earmark.ended).toBe(0);
+  // By itself, or by the next that finds it in the ledger.
+  await serve({ url: `unix:${server.socket}` });
   const environment = { EARMARK_LEDGER_URL: `unix:${server.socket}` };
-  const report = JSON.parse(await audit(environment)) as {
-    lines: { books: { spent: number; reserved: number }[]; reservations: object }[];
-  };
-  expect(report.lines[0]).toMatchObject({
-    books: [{ spent: 90, reserved: 0 }],
-    reservations: { SETTLED: 3 },
-  });
+  await until(async () => {
+    const { lines } = JSON.parse(await audit(environment)) as { lines: object[] };
+    expect(lines[0]).toMatchObject({
+      books: [{ spent: 90, reserved: 0 }],
+      reservations: { SETTLED: 3 },
+    });
+    return true;
+  }, 'all of it is booked');
 });
 
 it('says NOT_SERVING while it ends', async () => {
