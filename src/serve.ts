@@ -18,6 +18,7 @@ import { Spool } from './ledger/spool.js';
 import { Sweeper } from './ledger/sweeper.js';
 import { type AdmitRequest, LedgerUnavailable, type ReserveRequest } from './ledger/types.js';
 import { PolicyWatch } from './policy/watch.js';
+import { DiskSpool } from './settle/disk-spool.js';
 import { Settler } from './settle/settler.js';
 import { createLog } from './telemetry/log.js';
 import type { Log } from './telemetry/meter.js';
@@ -100,6 +101,7 @@ export class Earmark {
       loadPolicy: (generation) => this.#policy.load(generation),
       freezeRoute: (route, tag, until) => this.#freezeRoute(route, tag, until),
       spool: new Spool(this.#redis, prefix),
+      disk: openSpool(this.#config.spool),
       ...shared,
     });
     this.#sweeper = new Sweeper({ ledger: this.#ledger, everyMs: SWEEP_EVERY_MS, ...shared });
@@ -260,6 +262,15 @@ function connected(redis: Redis): Promise<void> {
     redis.once('ready', resolve);
     redis.once('close', resolve);
   });
+}
+
+function openSpool(folder: string | undefined): DiskSpool | undefined {
+  if (folder === undefined) return undefined;
+  try {
+    return new DiskSpool(folder);
+  } catch (error) {
+    throw new Error(`spool: ${(error as Error).message}: choose a folder that earmark may write`);
+  }
 }
 
 interface Port {
