@@ -55,7 +55,7 @@ export function indebted(twin: Twin): string[] {
   return [...names];
 }
 
-/** Lets time pass: refill from the line's clock to now, under the terms and the factor the line has. */
+/** Lets time pass: refill from the line's clock to now, under the terms and the factor the line has; a freeze ends. */
 export function pass(twin: Twin, now: number): void {
   const page = openPage(twin);
   page.terms.limits.forEach((limit, i) => {
@@ -77,6 +77,12 @@ export function pass(twin: Twin, now: number): void {
     grant(twin, limit.name, Number(minted));
   });
   twin.clock = now;
+  if (!isFrozen(twin.frozenUntil, now)) twin.frozenUntil = 0;
+}
+
+/** -1: until an operator ends it. A freeze whose time has passed is none. */
+export function isFrozen(until: number, now: number): boolean {
+  return until === -1 || until > now;
 }
 
 function least(a: bigint, b: bigint): bigint {

@@ -7,6 +7,7 @@ import {
   foldPages,
   indebted,
   isAmount,
+  isFrozen,
   openPage,
   scaled,
   waitFor,
@@ -21,16 +22,16 @@ import {
   type Twin,
   twinOf,
 } from './state.js';
-import { moved, nowOf, pageOf, refused, same, touch, viewOf } from './view.js';
+import { moved, pageOf, refused, same, touch, viewOf } from './view.js';
 
 export function reserve(state: LineState, event: ReserveEvent): Outcome {
   const { budget, shadow } = event;
-  const fits = event.units.length === budget.terms.limits.length && event.units.every(isAmount);
-  if (!fits) return refused(state, event, 'invalid', shadow);
+  if (!event.units.every(isAmount)) return refused(state, event, 'invalid', undefined);
   const known = state.receipts.get(event.id);
   if (known !== undefined) return askAgain(state, event, known);
-  if (event.attempt > 1 && !mayFollow(state.receipts.get(event.previous), event)) {
-    return refused(state, event, 'attempt', shadow);
+  const previous = state.receipts.get(event.previous);
+  if (event.attempt > 1 && !mayFollow(previous, event)) {
+    return refused(state, event, 'attempt', previous ?? shadow);
   }
   const before = twinOf(state, shadow);
   if (before !== undefined) {
@@ -38,6 +39,9 @@ export function reserve(state: LineState, event: ReserveEvent): Outcome {
     if (budget.generation < generation) return refused(state, event, 'stale', shadow);
     const other = budget.generation === generation && budget.content !== before.content;
     if (other) return refused(state, event, 'content', shadow);
+  }
+  if (event.units.length !== budget.terms.limits.length) {
+    return refused(state, event, 'invalid', undefined);
   }
   const twin = openOrMove(state, shadow, event, budget);
   const units = event.units.map((unit) => Math.max(1, unit));
@@ -80,14 +84,9 @@ export function openOrMove(
   event: Event,
   budget: BudgetRef,
 ): Twin {
-  const now = nowOf(twinOf(state, shadow), event);
-  const epoch = now - (now % budget.terms.epochMs);
-  if (twinOf(state, shadow) === undefined) {
-    const twin = openLine(budget, epoch, now);
-    state[shadow ? 'shadow' : 'real'] = twin;
-    return twin;
-  }
+  if (twinOf(state, shadow) === undefined) openLine(state, shadow, event, budget);
   const twin = touch(state, shadow, event);
+  const epoch = epochOf(twin.clock, budget);
   const open = openPage(twin);
   const newer = budget.generation > open.generation;
   const otherFactor =
@@ -103,13 +102,18 @@ export function openOrMove(
   return twin;
 }
 
-function openLine(budget: BudgetRef, epoch: number, now: number): Twin {
+function epochOf(now: number, { terms }: BudgetRef): number {
+  return now - (now % terms.epochMs);
+}
+
+/** A line opens full; what opens it is its first write. */
+export function openLine(state: LineState, shadow: boolean, event: Event, budget: BudgetRef): void {
   const bursts = budget.terms.limits.map((limit) => scaled(limit.burst, budget.factor));
   const names = budget.terms.limits.map(({ name }) => name);
-  const page = pageWith(budget, epoch, bursts);
-  return {
-    ...{ seq: 1, clock: now, content: budget.content, factor: budget.factor },
-    ...{ frozenUntil: 0, foldedTo: -1, remainders: bursts.map(() => 0), pages: [page] },
+  state[shadow ? 'shadow' : 'real'] = {
+    ...{ seq: 0, clock: event.now, content: budget.content, factor: budget.factor },
+    ...{ frozenUntil: 0, foldedTo: -1, remainders: bursts.map(() => 0) },
+    pages: [pageWith(budget, epochOf(event.now, budget), bursts)],
     archive: new Map(),
     granted: new Map(names.map((name, i) => [name, BigInt(bursts[i]!)])),
   };
@@ -195,7 +199,7 @@ function firstFailure(
   const owing = new Set(indebted(twin));
   const inDebt = all.filter(({ limit }) => owing.delete(limit.name));
   const gone = [...owing].map((limit): Failure => {
-    return { by: 'debt', limit, waitMs: undefined, needed: 0 };
+    return { by: 'debt', limit, waitMs: undefined, needed: units[0]! };
   });
   const short = all.filter(({ book, needed }) => book.available < needed);
   return (
@@ -203,11 +207,6 @@ function firstFailure(
     longest([...failing('debt', inDebt, true), ...gone]) ??
     longest(failing('capacity', short, true))
   );
-}
-
-/** -1: until an operator ends it. A freeze whose time has passed is none. */
-export function isFrozen(until: number, now: number): boolean {
-  return until === -1 || until > now;
 }
 
 /** Without refill only what is reserved can come back, and the hold TTL is when. */
@@ -241,15 +240,12 @@ function hold(state: LineState, twin: Twin, event: ReserveEvent, units: readonly
     ...{ generation: page.generation, epoch: page.epoch, reservedAt: twin.clock, expiresAt },
     ...{ state: 'RESERVED', operation: '', actual: undefined, least: undefined, evidence: '' },
     ...{ breach: false, unstarted: false, latest: attempt, seq: twin.seq },
-    ...{ due: expiresAt, keepUntil: 0 },
+    ...{ due: expiresAt, keepUntil: 0, ended: 0 },
   };
   state.receipts.set(id, kept);
   if (event.op === 'admit') bind(twin, kept, event.operation);
   const first = attempt > 1 ? state.receipts.get(event.first) : undefined;
-  if (first !== undefined) {
-    first.latest = attempt;
-    first.seq = twin.seq;
-  }
+  if (first !== undefined) first.latest = attempt;
   return kept;
 }
 
@@ -290,23 +286,31 @@ export function release(state: LineState, event: Event & { readonly id: string }
   if (kept.state === 'RELEASED') return same(state, event, kept);
   if (kept.state !== 'RESERVED') return refused(state, event, 'state', kept);
   const twin = touch(state, kept.shadow, event);
-  giveBack(twin, kept, 'RELEASED');
+  giveBack(state, twin, kept, 'RELEASED');
   return moved(state, event, kept);
 }
 
 /** Ends a reservation that nothing ran for: all of it is a refund. */
-export function giveBack(twin: Twin, kept: Kept, ended: 'RELEASED' | 'EXPIRED'): void {
+export function giveBack(
+  state: LineState,
+  twin: Twin,
+  kept: Kept,
+  ended: 'RELEASED' | 'EXPIRED',
+): void {
   const page = pageOf(twin, kept);
   page.terms.limits.forEach(({ name }, i) => {
     page.books[i]!.reserved -= kept.units[i]!;
     credit(twin, name, page, kept.units[i]!);
   });
-  end(twin, kept, ended);
+  end(state, twin, kept, ended);
 }
 
-export function end(twin: Twin, kept: Kept, ended: Kept['state']): void {
+export function end(state: LineState, twin: Twin, kept: Kept, ended: Kept['state']): void {
   kept.state = ended;
   kept.due = 0;
   kept.seq = twin.seq;
-  if (kept.keepUntil === 0) kept.keepUntil = twin.clock + pageOf(twin, kept).terms.retentionMs;
+  if (kept.keepUntil > 0) return;
+  kept.keepUntil = twin.clock + pageOf(twin, kept).terms.retentionMs;
+  state.ends += 1;
+  kept.ended = state.ends;
 }

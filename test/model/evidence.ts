@@ -1,7 +1,7 @@
 /** Settle and unknown in the model (docs/ledger.md, the operations so named). */
 import type { Outcome, Terms } from '../../src/ledger/types.js';
 import { credit, debtOf, excess, isAmount, openPage } from './account.js';
-import { end, giveBack, openOrMove } from './admission.js';
+import { end, giveBack, openLine } from './admission.js';
 import {
   type Kept,
   type LineState,
@@ -15,7 +15,9 @@ import { moved, pageOf, refused, same, touch, viewOf } from './view.js';
 type Evidence = SettleEvent | UnknownEvent;
 
 export function settle(state: LineState, event: SettleEvent): Outcome {
-  if (!event.actual.every(isAmount)) return refused(state, event, 'invalid', twinAsked(event));
+  if (event.actual.length === 0 || !event.actual.every(isAmount)) {
+    return refused(state, event, 'invalid', undefined);
+  }
   const own = state.receipts.get(ownName(event));
   if (own !== undefined) return settleKept(state, event, own);
   const kept = keptFor(state, event);
@@ -24,7 +26,7 @@ export function settle(state: LineState, event: SettleEvent): Outcome {
 }
 
 export function unknown(state: LineState, event: UnknownEvent): Outcome {
-  if (!event.least.every(isAmount)) return refused(state, event, 'invalid', twinAsked(event));
+  if (!event.least.every(isAmount)) return refused(state, event, 'invalid', undefined);
   const own = state.receipts.get(ownName(event));
   if (own !== undefined) return unknownKept(state, event, own);
   const kept = keptFor(state, event);
@@ -84,7 +86,7 @@ function settleKept(state: LineState, event: SettleEvent, kept: Kept): Outcome {
   if (isNothing(actual)) {
     if (kept.state !== 'RESERVED') return same(state, event, kept);
     kept.evidence = event.grade;
-    giveBack(touch(state, kept.shadow, event), kept, 'RELEASED');
+    giveBack(state, touch(state, kept.shadow, event), kept, 'RELEASED');
     return moved(state, event, kept);
   }
   if (!unbound) return settleOnItsOwn(state, event, kept.shadow, kept);
@@ -106,7 +108,7 @@ function settled(
     book.spent += actual[i]!;
   }
   const issued = correct(twin, kept, kept.units, actual);
-  end(twin, kept, issued.some((units) => units > 0) ? 'SETTLED_WITH_DEBT' : 'SETTLED');
+  end(state, twin, kept, issued.some((units) => units > 0) ? 'SETTLED_WITH_DEBT' : 'SETTLED');
   return booked(state, event, twin, kept, actual, issued);
 }
 
@@ -130,7 +132,7 @@ function repeated(
   const less = actual.some((units, i) => units < before[i]!);
   const owes = kept.state === 'SETTLED_WITH_DEBT' && !less;
   const indebted = owes || issued.some((units) => units > 0);
-  end(twin, kept, indebted ? 'SETTLED_WITH_DEBT' : 'SETTLED');
+  end(state, twin, kept, indebted ? 'SETTLED_WITH_DEBT' : 'SETTLED');
   return booked(state, event, twin, kept, actual, issued);
 }
 
@@ -192,10 +194,9 @@ function settleOnItsOwn(
   shadow: boolean,
   original: Kept | undefined,
 ): Outcome {
-  const terms = termsForOwn(state, event, shadow);
+  const terms = termsForOwn(state, event, shadow, original);
   if (terms === undefined) return refused(state, event, 'not-found', shadow);
-  const nothing = terms.limits.map(() => 0);
-  const actual = expand(event.actual, terms, nothing);
+  const actual = amountsForOwn(event.actual, terms, original);
   if (actual === undefined) return refused(state, event, 'invalid', original ?? shadow);
   const kept = ownReceipt(state, event, shadow, original);
   return settled(state, event, kept, actual);
@@ -215,31 +216,51 @@ function refusalOfForgotten(state: LineState, event: Evidence): Outcome | undefi
   return undefined;
 }
 
-function termsForOwn(state: LineState, event: Evidence, shadow: boolean): Terms | undefined {
+/** A receipt of its own counts in the page of the reservation's; where none is kept, in the open one. */
+function termsForOwn(
+  state: LineState,
+  event: Evidence,
+  shadow: boolean,
+  original: Kept | undefined,
+): Terms | undefined {
   const twin = twinOf(state, shadow);
-  return twin === undefined ? event.metadata?.budget?.terms : openPage(twin).terms;
+  if (twin === undefined) return event.metadata?.budget?.terms;
+  return (original === undefined ? openPage(twin) : pageOf(twin, original)).terms;
 }
 
-/** A receipt of 0 units in the open page, bound to the operation; the line opens where the ledger forgot it. */
+/** What is meant for other limits than those of today counts as one amount, the greatest. */
+function amountsForOwn(
+  amounts: readonly number[],
+  terms: Terms,
+  original: Kept | undefined,
+): readonly number[] | undefined {
+  const nothing = terms.limits.map(() => 0);
+  const fits = original !== undefined || amounts.length === terms.limits.length;
+  return expand(fits ? amounts : [Math.max(...amounts)], terms, nothing);
+}
+
+/** A receipt of 0 units, bound to the operation; the line opens where the ledger forgot it. */
 function ownReceipt(
   state: LineState,
   event: Evidence,
   shadow: boolean,
   original: Kept | undefined,
 ): Kept {
-  const twin = twinOf(state, shadow) ?? openOrMove(state, shadow, event, event.metadata!.budget!);
-  const page = openPage(twin);
+  if (twinOf(state, shadow) === undefined) {
+    openLine(state, shadow, event, event.metadata!.budget!);
+  }
+  const twin = twinOf(state, shadow)!;
+  const page = original === undefined ? openPage(twin) : pageOf(twin, original);
   page.kept += 1;
-  const beside = original ?? state.receipts.get(event.id);
   const attempt = original?.attempt ?? 1;
   const reservedAt = original?.reservedAt ?? event.metadata!.reservedAt;
   const kept: Kept = {
-    ...{ id: event.id, own: true, group: beside?.group ?? ownName(event), shadow, attempt },
+    ...{ id: event.id, own: true, group: original?.group ?? ownName(event), shadow, attempt },
     ...{ generation: page.generation, epoch: page.epoch, digest: original?.digest ?? '' },
     ...{ units: page.books.map(() => 0), reservedAt, expiresAt: reservedAt },
     ...{ state: 'USAGE_UNKNOWN', operation: event.operation, actual: undefined, least: undefined },
     ...{ evidence: '', breach: false, unstarted: true, latest: attempt, seq: twin.seq },
-    ...{ due: 0, keepUntil: 0 },
+    ...{ due: 0, keepUntil: 0, ended: 0 },
   };
   state.receipts.set(ownName(event), kept);
   return kept;
@@ -302,11 +323,13 @@ function unknownOnItsOwn(
   shadow: boolean,
   original: Kept | undefined,
 ): Outcome {
-  const terms = termsForOwn(state, event, shadow);
+  const terms = termsForOwn(state, event, shadow, original);
   if (terms === undefined) return refused(state, event, 'not-found', shadow);
-  const nothing = terms.limits.map(() => 0);
-  const least = leastOf(event, terms, nothing);
-  if (least === 'invalid') return refused(state, event, 'invalid', original ?? shadow);
+  const nothingKnown = event.least.length === 0;
+  const least = nothingKnown ? undefined : amountsForOwn(event.least, terms, original);
+  if (least === undefined && !nothingKnown) {
+    return refused(state, event, 'invalid', original ?? shadow);
+  }
   return nowUnknown(state, event, ownReceipt(state, event, shadow, original), least);
 }
 

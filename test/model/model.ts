@@ -3,8 +3,17 @@
  * event make the next state and a reply. Every operation is a function named like its section of that page.
  */
 import type { Outcome, Receipt, SweepReply } from '../../src/ledger/types.js';
-import { bookOf, foldPages, grant, isAmount, Overflow, openPage, verify } from './account.js';
-import { isFrozen, release, reserve, start } from './admission.js';
+import {
+  bookOf,
+  foldPages,
+  grant,
+  isAmount,
+  isFrozen,
+  Overflow,
+  openPage,
+  verify,
+} from './account.js';
+import { release, reserve, start } from './admission.js';
 import { settle, unknown } from './evidence.js';
 import { copyLine, type Event, type LineState, twinOf } from './state.js';
 import { sweep } from './sweep.js';
@@ -91,7 +100,8 @@ function creditLine(state: LineState, event: Event & { op: 'credit' }): Outcome 
   const before = twinOf(state, shadow);
   if (before === undefined) return refused(state, event, 'not-found', shadow);
   const known = bookOf(openPage(before), limit) !== undefined;
-  if (!isAmount(units) || !known) return refused(state, event, 'invalid', shadow);
+  if (!isAmount(units)) return refused(state, event, 'invalid', shadow);
+  if (!known) return refused(state, event, 'not-found', shadow);
   grant(touch(state, shadow, event), limit, units);
   return movedLine(state, event);
 }

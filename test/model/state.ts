@@ -76,6 +76,8 @@ export interface Kept {
   due: number;
   /** 0 while open. */
   keepUntil: number;
+  /** Its place among those that ended, 0 while open. */
+  ended: number;
 }
 
 /** One (subject, route): both twins and the receipts of both. */
@@ -87,6 +89,8 @@ export interface LineState {
   shadow: Twin | undefined;
   /** By `id`, or `id:operation` for a receipt of its own. */
   readonly receipts: Map<string, Kept>;
+  /** How many receipts ever ended. */
+  ends: number;
 }
 
 export interface ReserveEvent {
@@ -147,7 +151,7 @@ export type Event =
 
 /** A line nobody has asked for yet. */
 export function emptyLine(subject: string, route: string, tag: string): LineState {
-  return { subject, route, tag, real: undefined, shadow: undefined, receipts: new Map() };
+  return { subject, route, tag, real: undefined, shadow: undefined, receipts: new Map(), ends: 0 };
 }
 
 export function emptyBook(opening: number): Book {
@@ -230,7 +234,15 @@ function dumpBook(limit: string, book: Book) {
 
 /** `limitReservation.v1` as the ledger answers it. */
 export function receiptOf(state: LineState, kept: Kept) {
-  const { id, own: _own, group: _group, due: _due, keepUntil: _keepUntil, ...rest } = kept;
+  const {
+    id,
+    own: _own,
+    group: _group,
+    due: _due,
+    keepUntil: _keepUntil,
+    ended: _ended,
+    ...rest
+  } = kept;
   const { subject, route } = state;
   return { ...rest, subject, route, reservation: `rl-${state.tag}-${id}` };
 }

@@ -1,6 +1,6 @@
 /** The sweep in the model: what time alone changes, and folding (docs/ledger.md, "sweep", "Ending and folding"). */
 import type { SweepReply } from '../../src/ledger/types.js';
-import { indebted } from './account.js';
+import { debtOf, indebted, openPage } from './account.js';
 import { giveBack } from './admission.js';
 import { type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
 import { pageOf, touch } from './view.js';
@@ -24,7 +24,7 @@ export function sweep(state: LineState, event: SweepEvent): SweepReply {
   }
   const count = { expiring: 0, expired: 0, unknown: 0, folded: 0 };
   for (const kept of dueBy(state, now).slice(0, event.limit)) {
-    count[age(reach(kept.shadow), kept)] += 1;
+    count[age(state, reach(kept.shadow), kept)] += 1;
   }
   for (const group of foldable(state, now).slice(0, event.limit)) {
     for (const kept of group.receipts) reach(kept.shadow);
@@ -40,7 +40,7 @@ function dueBy(state: LineState, now: number): Kept[] {
 }
 
 /** One transition of a receipt whose time has come. */
-function age(twin: Twin, kept: Kept): 'expiring' | 'expired' | 'unknown' {
+function age(state: LineState, twin: Twin, kept: Kept): 'expiring' | 'expired' | 'unknown' {
   kept.seq = twin.seq;
   switch (kept.state) {
     case 'RESERVED':
@@ -48,7 +48,7 @@ function age(twin: Twin, kept: Kept): 'expiring' | 'expired' | 'unknown' {
       kept.due = twin.clock;
       return 'expiring';
     case 'EXPIRING':
-      giveBack(twin, kept, 'EXPIRED');
+      giveBack(state, twin, kept, 'EXPIRED');
       return 'expired';
     default:
       kept.state = 'USAGE_UNKNOWN';
@@ -59,10 +59,12 @@ function age(twin: Twin, kept: Kept): 'expiring' | 'expired' | 'unknown' {
 
 interface Group {
   readonly keepUntil: number;
+  /** The last of its receipts that ended. */
+  readonly ended: number;
   readonly receipts: readonly Kept[];
 }
 
-/** Groups of which nothing is open, in the order in which they may fold. */
+/** Groups of which nothing is open, in the order in which they ended. */
 function ended(state: LineState): Group[] {
   const groups = new Map<string, Kept[]>();
   for (const kept of state.receipts.values()) {
@@ -70,8 +72,12 @@ function ended(state: LineState): Group[] {
   }
   return [...groups.values()]
     .filter((receipts) => receipts.every((kept) => kept.keepUntil > 0))
-    .map((receipts) => ({ receipts, keepUntil: Math.max(...receipts.map((r) => r.keepUntil)) }))
-    .sort((a, b) => a.keepUntil - b.keepUntil);
+    .map((receipts) => ({
+      receipts,
+      keepUntil: Math.max(...receipts.map((kept) => kept.keepUntil)),
+      ended: Math.max(...receipts.map((kept) => kept.ended)),
+    }))
+    .sort((a, b) => a.ended - b.ended);
 }
 
 function foldable(state: LineState, now: number): Group[] {
@@ -110,8 +116,13 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
  */
 function nextDue(state: LineState, now: number): number {
   const dues = [...state.receipts.values()].map((kept) => kept.due).filter((due) => due > 0);
-  const folds = ended(state).map((group) => group.keepUntil);
-  const owes = [state.real, state.shadow].some((twin) => twin && indebted(twin).length > 0);
+  const folds = ended(state)
+    .map((group) => group.keepUntil)
+    .slice(0, 1);
+  const owes = [state.real, state.shadow].some(
+    (twin) =>
+      twin !== undefined && openPage(twin).terms.limits.some(({ name }) => debtOf(twin, name) > 0),
+  );
   const next = Math.min(...dues, ...folds, owes ? now + 1000 : Number.POSITIVE_INFINITY);
   return next === Number.POSITIVE_INFINITY ? 0 : next;
 }

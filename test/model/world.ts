@@ -193,11 +193,13 @@ export function lastInstant(state: LineState): number {
  */
 export function canonical(state: LineState, world: World): string {
   const last = Math.max(...world.instants);
-  const receipts = [...state.receipts.values()].map((kept) => {
-    const { seq: _seq, keepUntil, reservedAt, expiresAt, due, ...rest } = kept;
+  const all = [...state.receipts.values()];
+  const ends = all.map(({ ended }) => ended).sort((a, b) => a - b);
+  const receipts = all.map((kept) => {
+    const { seq: _seq, keepUntil, reservedAt, expiresAt, ended, ...rest } = kept;
     const dead = !world.looksBack && kept.state !== 'RESERVED';
-    const times = [dead ? 0 : reservedAt, dead ? 0 : expiresAt];
-    return [...Object.values(rest), due, ...times, Math.min(keepUntil, last + 1)].join('|');
+    const times = dead ? [] : [reservedAt, expiresAt, ends.indexOf(ended)];
+    return [...Object.values(rest), ...times, Math.min(keepUntil, last + 1)].join('|');
   });
   const twins = [false, true].map((shadow) => {
     const twin = twinOf(state, shadow);
