@@ -83,13 +83,10 @@ class Check {
   async answer(): Promise<CheckAnswer> {
     const { headers } = this.#request;
     if (this.#deps.override()) return answers.passed(headers, { why: 'override' });
-    let answer = await this.#try();
-    if (answer === 'stale') {
-      await this.#intime(this.#deps.reload());
-      answer = await this.#try();
-    }
-    if (answer === 'stale') return this.unavailable('the policy is being replaced');
-    return answer;
+    const answer = await this.#try(false);
+    if (answer !== 'stale') return answer;
+    await this.#intime(this.#deps.reload());
+    return (await this.#try(true)) as CheckAnswer;
   }
 
   unavailable(message: string, metadata: Metadata = { reservation: '' }): CheckAnswer {
@@ -97,23 +94,25 @@ class Check {
   }
 
   /** Undefined where it is not known in time, or the ledger is away. */
-  async #intime<T>(promise: Promise<T>): Promise<T | undefined> {
+  async #intime<T>(asked: T | Promise<T>): Promise<T | undefined> {
+    if (!(asked instanceof Promise)) return asked;
     try {
-      return await within(promise, this.#deadline - Date.now());
+      return await within(asked, this.#deadline - Date.now());
     } catch (error) {
       if (error instanceof LedgerUnavailable) return undefined;
       throw error;
     }
   }
 
-  async #try(): Promise<CheckAnswer | 'stale'> {
+  /** `stale`: the line is under a newer policy than ours; once that was `reloaded`, it is an answer. */
+  async #try(reloaded: boolean): Promise<CheckAnswer | 'stale'> {
     const view = this.#deps.policy();
     const { policy } = view;
     if (policy === undefined) return this.unavailable('no policy is published yet');
     const notReady = this.#deps.notReady();
     if (notReady !== undefined) return this.unavailable(notReady);
     const decision = plan(this.#request, view, policy, newOperation());
-    if (decision.kind === 'ask') return this.#ask(decision);
+    if (decision.kind === 'ask') return this.#ask(decision, reloaded);
     return this.#withoutLedger(decision, policy);
   }
 
@@ -138,18 +137,17 @@ class Check {
     return answers.passed(this.#request.headers, { shadow: true, code });
   }
 
-  async #ask(decision: Plan): Promise<CheckAnswer | 'stale'> {
+  async #ask(decision: Plan, reloaded: boolean): Promise<CheckAnswer | 'stale'> {
     const { request, mode } = decision;
     this.labels.route = request.route;
     this.labels.mode = mode;
-    const held = this.#macKey.get();
-    const mac = held instanceof Promise ? await this.#intime(held) : held;
+    const mac = await this.#untilKnown(decision, () => this.#macKey.get());
     // Without the key nothing can be signed, and what isn't signed would not count when it returns.
     if (mac === undefined) return this.#unknown(decision, { reservation: '' });
     const reply = await this.#reply(decision);
     if (reply.outcome === undefined) return this.#lost(decision, mac, reply.attempt);
     const verdict = verdictOf(decision, reply.outcome);
-    if (verdict.kind === 'stale') return 'stale';
+    if (verdict.kind === 'stale' && !reloaded) return 'stale';
     return this.#tell(decision, mac, verdict, reply);
   }
 
@@ -157,7 +155,9 @@ class Check {
   async #reply(decision: Plan): Promise<Reply> {
     let attempt = 1;
     for (let run = 1; ; run++) {
-      const outcome = await this.#untilKnown(decision, attempt);
+      const request = { ...decision.request, attempt };
+      const ask = () => this.#admission(decision.budget, request);
+      const outcome = await this.#untilKnown(decision, ask);
       const next = outcome && nextAttempt(outcome, attempt, decision.request.again);
       if (next === undefined || run === RUNS_MAX) return { attempt, outcome };
       attempt = next;
@@ -165,14 +165,14 @@ class Check {
   }
 
   /** A lost answer is asked for again, with the same ID and the same operation, until it is known. */
-  async #untilKnown(decision: Plan, attempt: number): Promise<Outcome | undefined> {
-    const request = { ...decision.request, attempt };
+  async #untilKnown<T>(decision: Plan, ask: () => T | Promise<T>): Promise<T | undefined> {
+    const { shadow } = decision.request;
     for (let pause = PAUSE_MS; ; pause = Math.min(2 * pause, PAUSE_MS_MAX)) {
-      const outcome = await this.#intime(this.#admission(decision.budget, request));
-      if (outcome !== undefined) return outcome;
+      const answer = await this.#intime(ask());
+      if (answer !== undefined) return answer;
       const late = Date.now() + pause >= this.#deadline;
       // What runs in shadow must not wait for a ledger that is away.
-      if (late || request.shadow || this.#call.cancelled()) return undefined;
+      if (late || shadow || this.#call.cancelled()) return undefined;
       await sleep(pause);
     }
   }
@@ -203,9 +203,11 @@ class Check {
         return answers.otherDigest(decision);
       case 'busy':
         return this.#lost(decision, mac, reply.attempt, verdict.message);
-      default: {
-        const message = verdict.kind === 'broken' ? verdict.message : verdict.kind;
+      case 'stale':
+        return this.#lost(decision, mac, reply.attempt, 'the policy is being replaced');
+      case 'broken': {
         const { subject, route } = decision.request;
+        const { message } = verdict;
         this.#deps.log.error({ subject, route, message }, 'the ledger refused a Check');
         return this.#lost(decision, mac, reply.attempt, 'the ledger refused; see the log');
       }

@@ -62,14 +62,17 @@ export function readRequest(request: CheckRequest): ReadRequest {
   const maximum = readMaximum(json);
   const { method, path, host, headers, context, principal, metadata } = request;
   const facts: RequestFacts = {
-    ...{ method, path, host, headers, context, principal, metadata },
+    method,
+    path,
+    host,
+    headers,
+    context,
+    principal,
+    metadata,
     model: typeof json?.model === 'string' ? json.model : '',
     stream: json?.stream === true,
     maxTokens: maximum.maxTokens,
-    // Few expressions ask for it.
-    get digest() {
-      return bodyDigest(body);
-    },
+    digest: () => bodyDigest(body),
   };
   const bodyBytes = Math.max(body.bytes.length, body.declaredBytes);
   return { facts, body, bodyBytes, json, problem: problem ?? maximum.problem };

@@ -554,6 +554,8 @@ describe('modes', () => {
     };
     const stale = await ask('fixed', keyed('b'));
     expect([stale.kind, stale.status, reloads]).toEqual(['error', 503, 1]);
+    // Envoy may let it through: then it is booked.
+    expect(stale.metadata).toMatchObject({ unreserved: true, units: 600 });
     gateway.onReload = () => {
       gateway.policy = policy(33);
     };
