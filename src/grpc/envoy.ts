@@ -78,8 +78,8 @@ function checkCall({ check, log }: EnvoyHandlers): handleUnaryCall<Buffer, Buffe
   return (call, answer) => {
     const deadline = call.getDeadline();
     const ms = typeof deadline === 'number' ? deadline : deadline.getTime();
-    const known = Number.isFinite(ms) ? { deadline: ms } : {};
-    answerTo(call.request, { ...known, cancelled: () => call.cancelled })
+    const cancelled = (): boolean => call.cancelled;
+    answerTo(call.request, Number.isFinite(ms) ? { deadline: ms, cancelled } : { cancelled })
       .then((decided) => answer(null, encodeCheckAnswer(decided)))
       .catch((error: Error) => answer({ code: status.INTERNAL, details: error.message }));
   };

@@ -231,7 +231,7 @@ function factsOf(digest: string): RequestFacts {
     context: {},
     principal: '',
     metadata: {},
-    digest,
+    digest: () => digest,
   };
 }
 

@@ -177,7 +177,7 @@ function contextOf(request: RequestFacts): Record<string, unknown> {
     context: request.context,
     source: { principal: request.principal },
     metadata: request.metadata,
-    digest: request.digest,
+    digest: '',
   };
   latest = { request, context };
   return context;
@@ -201,8 +201,11 @@ export function compile(
     const rechecked = program.check();
     if (!rechecked.valid) throw rechecked.error;
     const type = wants === 'bool' ? 'boolean' : 'string';
+    const asksDigest = /\bdigest\b/.test(text);
     const run = (request: RequestFacts): unknown => {
-      const value = program(contextOf(request));
+      const context = contextOf(request);
+      if (asksDigest) context.digest = request.digest();
+      const value = program(context);
       if (typeof value !== type) throw new CelError(`gave ${typeof value}, but ${wants} is needed`);
       return value;
     };

@@ -18,8 +18,8 @@ export interface RequestFacts {
   readonly principal: string;
   /** Filter metadata by namespace. */
   readonly metadata: Readonly<Record<string, unknown>>;
-  /** The request digest of the body alone (subject and route are not known yet): 43 characters. */
-  readonly digest: string;
+  /** The request digest of the body alone (subject and route are not known yet): 43 characters. Few ask for it. */
+  readonly digest: () => string;
 }
 
 /** Tokens as reported, normalised: `total` >= input + output; details are contained in input or output. */

@@ -58,9 +58,15 @@ async function lookUp(ledger: Finder, entry: LogEntry, unsent: boolean): Promise
 
 /** A line that the ledger forgot opens under the budget; the plan's factor is in no metadata, so it opens with 1. */
 export function withBudget(ref: EvidenceRef, policy: Policy, budget: Budget): EvidenceRef {
-  if (ref.metadata === undefined) return ref;
+  const { reservation, operation, metadata } = ref;
+  if (metadata === undefined) return ref;
+  const { subject, route, shadow, reservedAt, unreserved } = metadata;
   const { generation, content } = policy;
   const factor = { numerator: 1, denominator: 1 };
   const known = { generation, content, terms: budget.terms, factor };
-  return { ...ref, metadata: { ...ref.metadata, budget: known } };
+  return {
+    reservation,
+    operation,
+    metadata: { subject, route, shadow, reservedAt, unreserved, budget: known },
+  };
 }

@@ -28,13 +28,21 @@ function signedParts(own: OwnFields): string[] {
 }
 
 export function signMetadata(mac: Mac, own: OwnFields): WireMetadata {
-  const { units, unreserved, ...rest } = own;
-  return {
-    ...rest,
-    units: units.length === 1 ? units[0]! : units,
-    ...(unreserved ? { unreserved } : {}),
+  const { reservation, operation, generation, epoch, subject, route, reservedAt, shadow } = own;
+  // Field by field, here and below: an object spread takes longer than the MAC.
+  const signed = {
+    reservation,
+    operation,
+    generation,
+    epoch,
+    subject,
+    route,
+    units: own.units.length === 1 ? own.units[0]! : own.units,
+    reservedAt,
+    shadow,
     mac: mac.of(signedParts(own)),
   };
+  return own.unreserved ? { ...signed, unreserved: true } : signed;
 }
 
 const isWhole = (value: unknown): value is number =>
@@ -68,9 +76,20 @@ export function readMetadata(
   }
   const shadow = raw.shadow === true;
   const unreserved = raw.unreserved === true;
-  const named = { reservation, operation, generation, epoch, subject, route };
-  const own = { ...named, units, reservedAt, shadow, unreserved };
-  return key.holds(signedParts(own), mac) ? { ...own, mac } : 'forged';
+  const own = {
+    reservation,
+    operation,
+    generation,
+    epoch,
+    subject,
+    route,
+    units,
+    reservedAt,
+    shadow,
+    unreserved,
+    mac,
+  };
+  return key.holds(signedParts(own), mac) ? own : 'forged';
 }
 
 /** The start of an epoch as people read it: 2026-07-19T14:00Z. */

@@ -121,7 +121,7 @@ export function readUsage(entry: LogEntry, rules: UsageRules): UsageReading {
   for (const source of rules.from) {
     for (const reading of readings(entry, rules, source)) {
       invalid.push(...reading.invalid);
-      if (reading.whole) return { ...reading, invalid };
+      if (reading.whole) return { usage: reading.usage, whole: true, invalid };
       part ??= reading.usage;
     }
   }

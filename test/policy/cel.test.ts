@@ -10,7 +10,7 @@ const request = facts({
   context: { route: 'chat.generate' },
   principal: 'spiffe://a/b',
   metadata: { jwt: { claims: { sub: 'u1', tier: 3, roles: ['admin', 'dev'] }, nothing: null } },
-  digest: 'd'.repeat(43),
+  digest: () => 'd'.repeat(43),
 });
 
 const value = (text: string, wants: 'bool' | 'string' = 'string') =>

@@ -13,7 +13,7 @@ export function facts(some: Partial<RequestFacts> = {}): RequestFacts {
     context: {},
     principal: '',
     metadata: {},
-    digest: '',
+    digest: () => '',
     ...some,
   };
 }
