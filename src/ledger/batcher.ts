@@ -115,6 +115,7 @@ export class Batcher {
     }
     this.#options.onRun?.(batch.length);
     this.#options.ahead?.(batch.map(({ operation }) => operation));
+    const { timeoutMs } = this.#options;
     let open = true;
     const end = (finish: (item: Waiting, index: number) => void): void => {
       if (!open) return;
@@ -125,10 +126,18 @@ export class Batcher {
     };
     const fail = (message: string): void =>
       end((item) => item.reject(new LedgerUnavailable(message)));
-    const timer = setTimeout(
-      () => fail(`no answer from the ledger in ${this.#options.timeoutMs} ms`),
-      this.#options.timeoutMs,
-    );
+    // Each asker waits for so long from when it asked; the run is given up with its last asker.
+    let gone = 0;
+    const giveUp = (): void => {
+      const message = `no answer from the ledger in ${timeoutMs} ms`;
+      for (; gone < batch.length && left(batch[gone]!) <= 0; gone++) {
+        batch[gone]!.reject(new LedgerUnavailable(message));
+      }
+      if (gone === batch.length) end(() => undefined);
+      else timer = setTimeout(giveUp, left(batch[gone]!));
+    };
+    const left = ({ since }: Waiting): number => since + timeoutMs - performance.now();
+    let timer = setTimeout(giveUp, left(batch[0]!));
     this.#send(batch).then(
       (replies) => end((item, index) => item.resolve(replies[index]!)),
       (error: Error) => fail(error.message),
