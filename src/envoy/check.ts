@@ -155,7 +155,7 @@ class Check {
   async #reply(decision: Plan): Promise<Reply> {
     let attempt = 1;
     for (let run = 1; ; run++) {
-      const request = { ...decision.request, attempt };
+      const request = { attempt, ...decision.request };
       const ask = () => this.#admission(decision.budget, request);
       const outcome = await this.#untilKnown(decision, ask);
       const next = outcome && nextAttempt(outcome, attempt, decision.request.again);
@@ -218,8 +218,15 @@ class Check {
     const { subject, route, shadow, reservation, generation, units, reservedAt } = receipt;
     const { operation } = decision.request;
     const metadata = signMetadata(mac, {
-      ...{ reservation, operation, generation, subject, route, units, reservedAt, shadow },
+      reservation,
+      operation,
+      generation,
       epoch: epochText(receipt.epoch),
+      subject,
+      route,
+      units,
+      reservedAt,
+      shadow,
       unreserved: false,
     });
     return answers.reserved(decision, this.#request.headers, metadata, line);
@@ -289,7 +296,7 @@ export function createCheck(deps: CheckDeps): CheckHandler {
       answer = check.unavailable('this gateway failed; see its log');
     }
     const label = answerLabel(answer);
-    deps.meter.count('earmark_checks_total', { ...check.labels, answer: label });
+    deps.meter.count('earmark_checks_total', { answer: label, ...check.labels });
     const seconds = (performance.now() - started) / 1000;
     deps.meter.observe('earmark_check_seconds', { answer: label }, seconds);
     return answer;

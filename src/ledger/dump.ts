@@ -1,6 +1,6 @@
 /** Reads a whole line, page by page, as the audit and the proof need it: nothing is added up here. */
 import type { Redis } from 'ioredis';
-import { readLine, readPage, readReceipt } from './stored.js';
+import { dumpReceipt, readLine, readPage } from './stored.js';
 import type { LineDump, PageDump } from './types.js';
 
 /** Fields of the line's hash read at once. */
@@ -44,7 +44,7 @@ function twinOf(tag: string, fields: Fields, shadow: boolean): LineDump | undefi
     .sort(isEarlier);
   const receipts = entries
     .filter(([field]) => field.startsWith('r:') || field.startsWith('u:'))
-    .map(([field, receipt]) => readReceipt(tag, field, receipt, line))
+    .map(([field, receipt]) => dumpReceipt(tag, field, receipt, line))
     .filter((receipt) => receipt.shadow === shadow);
   return { ...line, pages: [...closed, ...line.pages], receipts };
 }

@@ -7,6 +7,7 @@ import type {
   Grade,
   LineDump,
   PageDump,
+  Receipt,
   ReceiptDump,
   State,
 } from './types.js';
@@ -102,19 +103,14 @@ export function readLineHead(bytes: Buffer): StoredLine {
   };
 }
 
-export function readReceipt(
-  tag: string,
-  field: string,
-  bytes: Buffer,
-  line: { readonly subject: string; readonly route: string },
-): ReceiptDump {
-  const f = unpack(bytes) as unknown[];
+type Owner = { readonly subject: string; readonly route: string };
+
+function receiptOf(tag: string, field: string, f: readonly unknown[], line: Owner): Receipt {
   const state = STATES[(f[0] as number) - 1]!;
   const attempt = f[11] as number;
   const amounts = (value: unknown) => (Array.isArray(value) ? (value as number[]) : undefined);
   return {
     reservation: reservationId(tag, field.slice(2, 24)),
-    own: field.startsWith('u:'),
     subject: line.subject,
     route: line.route,
     shadow: f[15] === 'shadow',
@@ -134,8 +130,18 @@ export function readReceipt(
     attempt,
     latest: (f[17] as number | undefined) ?? attempt,
     seq: f[16] as number,
-    keepUntil: ENDED.has(state) ? (f[10] as number) : 0,
   };
+}
+
+export function readReceipt(tag: string, field: string, bytes: Buffer, line: Owner): Receipt {
+  return receiptOf(tag, field, unpack(bytes) as unknown[], line);
+}
+
+export function dumpReceipt(tag: string, field: string, bytes: Buffer, line: Owner): ReceiptDump {
+  const f = unpack(bytes) as unknown[];
+  const receipt = receiptOf(tag, field, f, line);
+  const keepUntil = ENDED.has(receipt.state) ? (f[10] as number) : 0;
+  return { own: field.startsWith('u:'), keepUntil, ...receipt };
 }
 
 type Row = readonly [limit: string, ...numbers: number[]];

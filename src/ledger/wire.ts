@@ -61,7 +61,7 @@ export function encodeTerms(terms: Terms): string {
 
 function budgetArgs(budget: BudgetRef): Record<string, Argument> {
   const { generation, content, terms, factor } = budget;
-  return { generation, content, ...factor, terms: encodeTerms(terms) };
+  return { generation, content, terms: encodeTerms(terms), ...factor };
 }
 
 /** `admit` where the request names an operation, else `reserve`. */
@@ -78,7 +78,6 @@ export function encodeReserve(request: ReserveRequest | AdmitRequest): Operation
       attempt,
       previous: attempt > 1 ? idOf(attempt - 1) : '',
       first: attempt > 1 ? idOf(1) : '',
-      ...budgetArgs(request.budget),
       subject,
       route,
       shadow: request.shadow,
@@ -86,6 +85,7 @@ export function encodeReserve(request: ReserveRequest | AdmitRequest): Operation
       routeFrozen: request.routeFrozenUntil,
       again: request.again,
       operation: 'operation' in request ? request.operation : '',
+      ...budgetArgs(request.budget),
     },
   };
 }
@@ -190,12 +190,7 @@ function see(list: Reply, stored: Stored): Seen {
 function receiptOf(tag: string, list: Reply, stored: Stored, seen: Seen): Receipt | undefined {
   if (list.length === 0) return undefined;
   const bytes = stored.next(list[1] as number);
-  const {
-    own: _own,
-    keepUntil: _keepUntil,
-    ...receipt
-  } = readReceipt(tag, list[0] as string, bytes, seen.line!);
-  return receipt;
+  return readReceipt(tag, list[0] as string, bytes, seen.line!);
 }
 
 /** The script could not carry the operation out; nothing of it happened. */

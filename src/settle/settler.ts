@@ -230,10 +230,10 @@ export class Settler {
     const cost = (usage: Usage | undefined, none: readonly number[]) =>
       usage === undefined ? none : rules!.budget.cost(usage);
     return finding.kind === 'settle'
-      ? ledger.settle({ ...ref, actual: cost(finding.usage, [0]), grade: finding.grade })
+      ? ledger.settle({ actual: cost(finding.usage, [0]), grade: finding.grade, ...ref })
       : ledger.unknown({
-          ...ref,
           least: finding.kind === 'unknown' ? cost(finding.least, []) : [],
+          ...ref,
         });
   }
 
