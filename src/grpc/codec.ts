@@ -2,8 +2,16 @@
  * A CheckRequest read and its answer written, without the parts that earmark never looks at (proto/envoy names all
  * that it does). A generated decoder makes an object of everything; that costs several times as much.
  */
-import protobuf from 'protobufjs/minimal.js';
-import type { CheckAnswer, CheckRequest, Header, Metadata, MetadataValue } from '../envoy/types.js';
+import type {
+  CheckAnswer,
+  CheckRequest,
+  Header,
+  Metadata,
+  MetadataValue,
+  Passed,
+  Refused,
+} from '../envoy/types.js';
+import { TailWriter } from './tail-writer.js';
 import {
   DOUBLE_2,
   dictionary,
@@ -28,8 +36,6 @@ import {
   type Visit,
   varint,
 } from './wire.js';
-
-type Writer = protobuf.Writer;
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };
 
@@ -112,32 +118,36 @@ const OVERWRITE_IF_EXISTS_OR_ADD = 2;
 const PERMISSION_DENIED = 7;
 const UNAVAILABLE = 14;
 
-function writeHeaders(writer: Writer, field: number, headers: readonly Header[]): void {
-  for (const [name, value] of headers) {
-    writer.uint32(text(field)).fork();
-    writer.uint32(TEXT_1).fork();
-    writer.uint32(TEXT_1).string(name).uint32(TEXT_2).string(value).ldelim();
-    writer.uint32(varint(3)).uint32(OVERWRITE_IF_EXISTS_OR_ADD).ldelim();
+function writeHeaders(writer: TailWriter, field: number, headers: readonly Header[]): void {
+  for (const [name, value] of headers.toReversed()) {
+    const option = writer.length;
+    writer.varint(varint(3), OVERWRITE_IF_EXISTS_OR_ADD);
+    const header = writer.length;
+    writer.text(TEXT_2, value);
+    writer.text(TEXT_1, name);
+    writer.close(TEXT_1, header);
+    writer.close(text(field), option);
   }
 }
 
-function writeValue(writer: Writer, value: MetadataValue): void {
-  if (value === null) writer.uint32(VARINT_1).uint32(0);
-  else if (typeof value === 'string') writer.uint32(TEXT_3).string(value);
-  else if (typeof value === 'number') writer.uint32(DOUBLE_2).double(value);
-  else if (typeof value === 'boolean') writer.uint32(VARINT_4).bool(value);
-  else if (isList(value)) {
-    writer.uint32(TEXT_6).fork();
-    for (const item of value) {
-      writer.uint32(TEXT_1).fork();
-      writeValue(writer, item);
-      writer.ldelim();
-    }
-    writer.ldelim();
-  } else {
-    writer.uint32(TEXT_5).fork();
-    writeStruct(writer, value);
-    writer.ldelim();
+function writeValue(writer: TailWriter, value: MetadataValue): void {
+  if (value === null) writer.varint(VARINT_1, 0);
+  else if (typeof value === 'string') writer.text(TEXT_3, value);
+  else if (typeof value === 'number') writer.double(DOUBLE_2, value);
+  else if (typeof value === 'boolean') writer.varint(VARINT_4, value ? 1 : 0);
+  else {
+    const mark = writer.length;
+    if (isList(value)) writeList(writer, value);
+    else writeStruct(writer, value);
+    writer.close(isList(value) ? TEXT_6 : TEXT_5, mark);
+  }
+}
+
+function writeList(writer: TailWriter, list: readonly MetadataValue[]): void {
+  for (const item of list.toReversed()) {
+    const mark = writer.length;
+    writeValue(writer, item);
+    writer.close(TEXT_1, mark);
   }
 }
 
@@ -145,33 +155,45 @@ function isList(value: MetadataValue): value is readonly MetadataValue[] {
   return Array.isArray(value);
 }
 
-function writeStruct(writer: Writer, fields: Metadata): void {
+/** A Struct is a map: it has no order to keep. */
+function writeStruct(writer: TailWriter, fields: Metadata): void {
   for (const name in fields) {
-    writer.uint32(TEXT_1).fork().uint32(TEXT_1).string(name).uint32(TEXT_2).fork();
+    const mark = writer.length;
     writeValue(writer, fields[name]!);
-    writer.ldelim().ldelim();
+    writer.close(TEXT_2, mark);
+    writer.text(TEXT_1, name);
+    writer.close(TEXT_1, mark);
   }
 }
 
+function writePassed(writer: TailWriter, answer: Passed): void {
+  const mark = writer.length;
+  writeHeaders(writer, 6, answer.responseHeaders);
+  for (const name of answer.removed.toReversed()) writer.text(TEXT_5, name);
+  writeHeaders(writer, 2, answer.requestHeaders);
+  writer.close(TEXT_3, mark);
+}
+
+function writeRefused(writer: TailWriter, answer: Refused): void {
+  const mark = writer.length;
+  writer.text(TEXT_3, answer.body);
+  writeHeaders(writer, 2, answer.headers);
+  const httpStatus = writer.length;
+  writer.varint(VARINT_1, answer.status);
+  writer.close(TEXT_1, httpStatus);
+  writer.close(answer.kind === 'denied' ? TEXT_2 : TEXT_5, mark);
+}
+
+const CODES = { ok: 0, denied: PERMISSION_DENIED, error: UNAVAILABLE };
+
 export function encodeCheckAnswer(answer: CheckAnswer): Buffer {
-  const writer = protobuf.Writer.create();
-  writer.uint32(TEXT_1).fork();
-  if (answer.kind === 'denied') writer.uint32(VARINT_1).uint32(PERMISSION_DENIED);
-  if (answer.kind === 'error') writer.uint32(VARINT_1).uint32(UNAVAILABLE);
-  writer.ldelim();
-  if (answer.kind === 'ok') {
-    writer.uint32(TEXT_3).fork();
-    writeHeaders(writer, 2, answer.requestHeaders);
-    for (const name of answer.removed) writer.uint32(TEXT_5).string(name);
-    writeHeaders(writer, 6, answer.responseHeaders);
-    writer.ldelim();
-  } else {
-    writer.uint32(answer.kind === 'denied' ? TEXT_2 : TEXT_5).fork();
-    writer.uint32(TEXT_1).fork().uint32(VARINT_1).uint32(answer.status).ldelim();
-    writeHeaders(writer, 2, answer.headers);
-    writer.uint32(TEXT_3).string(answer.body).ldelim();
-  }
-  writer.uint32(TEXT_4).fork();
+  const writer = new TailWriter();
   writeStruct(writer, answer.metadata);
-  return writer.ldelim().finish() as Buffer;
+  writer.close(TEXT_4, 0);
+  if (answer.kind === 'ok') writePassed(writer, answer);
+  else writeRefused(writer, answer);
+  const mark = writer.length;
+  writer.varint(VARINT_1, CODES[answer.kind]);
+  writer.close(TEXT_1, mark);
+  return writer.finish();
 }

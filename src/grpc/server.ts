@@ -22,8 +22,11 @@ export const PROTO_FOLDER = fileURLToPath(new URL('../../proto', import.meta.url
 /** What came in before the end of the last Check, but was not read yet, is read. */
 const STREAM_GRACE_MS = 200;
 
-/** Nothing about pings: this server answers each, so Envoy may send as many as it likes. */
-const OPTIONS = { 'grpc.max_receive_message_length': GRPC_MESSAGE_BYTES_MAX };
+/** Nothing about pings: this server answers each, so Envoy may send as many as it likes. Nobody asks for channelz. */
+const OPTIONS = {
+  'grpc.max_receive_message_length': GRPC_MESSAGE_BYTES_MAX,
+  'grpc.enable_channelz': 0,
+};
 
 export class GrpcServer {
   readonly #server = new Server(OPTIONS);

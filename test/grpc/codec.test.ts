@@ -255,6 +255,20 @@ describe('CheckResponse', () => {
     expect(plainStruct(read.dynamicMetadata)).toEqual(metadata);
   });
 
+  test('an answer of any length: whatever it outgrows', () => {
+    for (let length = 0; length < 20_000; length = 2 * length + 1) {
+      for (const text of ['x'.repeat(length), 'ü'.repeat(length)]) {
+        const headers: Header[] = [['x-text', text]];
+        const denied = { kind: 'denied', status: 429, headers, body: text } as const;
+        const read = envoyReads(ANSWER, encodeCheckAnswer({ ...denied, metadata: { text } }));
+        const response = read.deniedResponse as Record<string, unknown>;
+        expect(headersOf(response.headers)).toEqual(headers);
+        expect(response.body ?? '').toBe(text);
+        expect(plainStruct(read.dynamicMetadata)).toEqual({ text });
+      }
+    }
+  });
+
   test('any metadata survives', () => {
     const value = fc.letrec<{ value: never }>((tie) => ({
       value: fc.oneof(
