@@ -135,7 +135,7 @@ function chunks<T>(items: readonly T[]): T[][] {
 }
 
 /** An event in the words of the ledger's interface, and so on the wire. */
-function encode(line: LineState, event: Event): Operation {
+export function encode(line: LineState, event: Event): Operation {
   const { subject, route, tag } = line;
   const reservation = 'id' in event ? `rl-${tag}-${event.id}` : '';
   switch (event.op) {
@@ -156,6 +156,7 @@ function encode(line: LineState, event: Event): Operation {
     case 'sweep':
       return encodeSweep(tag, event.limit);
     case 'freeze':
+      return { name: 'freeze', tag, args: { till: event.until, shadow: event.shadow } };
     case 'unfreeze':
     case 'credit': {
       const { op, now: _now, ...args } = event;
