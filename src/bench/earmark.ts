@@ -134,12 +134,12 @@ export class BenchEarmark {
 
   /** Bytes in the ledger, once without and once with what is kept by request ID, which this removes. */
   async ledgerBytes(): Promise<{ readonly without: number; readonly with: number }> {
-    const before = infoOf(await this.redis.info('memory'), 'used_memory');
+    const before = await this.#kept();
     const stream = this.redis.scanStream({ match: `${PREFIX}request:*`, count: 1000 });
     for await (const keys of stream) if (keys.length > 0) await this.redis.del(keys);
     // Its table of keys shrinks a little later.
     await sleep(500);
-    return { without: infoOf(await this.redis.info('memory'), 'used_memory'), with: before };
+    return { without: await this.#kept(), with: before };
   }
 
   /** Resolves when so many log entries are dealt with; what became of them is the audit's to say. */
@@ -183,6 +183,13 @@ export class BenchEarmark {
 
   async metrics(): Promise<string> {
     return (await fetch(`http://${this.#admin}/metrics`)).text();
+  }
+
+  /** Bytes of the server's data, without the buffers of its connections and of its file. */
+  async #kept(): Promise<number> {
+    const info = await this.redis.info('memory');
+    const buffers = infoOf(info, 'mem_clients_normal') + infoOf(info, 'mem_aof_buffer');
+    return infoOf(info, 'used_memory') - buffers;
   }
 
   async #until(what: string, ms: number, ask: () => Promise<true | string>): Promise<void> {

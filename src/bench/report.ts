@@ -129,6 +129,9 @@ export function documentOf(rounds: readonly Round[], machine: Machine, requests:
     `${target.most} ${target.unit}`,
     missed(target) ? 'missed' : 'met',
   ]);
+  const others = Math.max(
+    ...SHAPES.map((_, index) => speedOf(rounds, index, (speed) => speed.othersBusy).median),
+  );
   const many = rounds.length === 1 ? 'one round' : `the median of ${rounds.length} rounds`;
   return `# What a request costs
 
@@ -149,6 +152,8 @@ and ends with \`earmark audit\`: everything that was ever sent is SETTLED, and n
 ${table(SPEED_HEAD, speedRows(rounds))}
 
 _Busy_ is the part of one core that a process used: where earmark is busier than the load, earmark is what was measured.
+Everything else on the machine used ${whole(others * 100)} % of its cores meanwhile. Where that is more than a few percent, the
+figures are those of a busy machine: caches are shared, and each request costs more.
 
 ## Targets
 
@@ -157,9 +162,9 @@ ${table(['what', 'measured (least–most)', 'target', ''], rows)}
 A target is missed when the best round misses it: what the rounds differ by is noise. The bench then ends with exit
 code 1.
 
-Bytes are what \`used_memory\` grows by from ${whole(requests)} receipts to twice as many, divided by their number, with
-everything that belongs to a receipt (its places in the indexes of its line, too). What is kept by request ID until the
-usage deadline and an hour is not in it: ${whole(record.median)} bytes a request. RSS is looked at after all of the above, with the
-requests over 4 connections; to let 1,000 Checks wait at once, the ledger is paused.
+Bytes are what the server's memory grows by (\`used_memory\` without buffers) from ${whole(requests)} receipts to twice as many,
+divided by their number, with everything that belongs to a receipt (its places in the indexes of its line, too). What is
+kept by request ID until the usage deadline and an hour is not in it: ${whole(record.median)} bytes a request. RSS is looked at
+after all of the above, with the requests over 4 connections; to let 1,000 Checks wait at once, the ledger is paused.
 `;
 }

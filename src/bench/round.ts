@@ -2,7 +2,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
@@ -33,6 +33,8 @@ export interface Speed {
   /** Of one core, 0 to 1. */
   readonly nodeBusy: number;
   readonly loadBusy: number;
+  /** Of all cores, 0 to 1: what had nothing to do with the bench. */
+  readonly othersBusy: number;
 }
 
 export interface Memory {
@@ -89,18 +91,24 @@ export class Bench {
 
   async speed(shape: Shape, requests: number): Promise<Speed> {
     const before = await this.earmark.cpu();
+    const own = process.cpuUsage();
+    const machine = machineCpu();
     const done = await this.run(shape, requests);
+    const { busy, all } = machineCpu(machine);
+    const { user, system } = process.cpuUsage(own);
     const after = await this.earmark.cpu();
     const node = after.node - before.node;
+    const redis = after.redis - before.redis;
     return {
       nodeUs: node / requests,
-      redisUs: (after.redis - before.redis) / requests,
+      redisUs: redis / requests,
       requestsASecond: requests / done.seconds,
       p50Ms: done.p50Ms,
       p99Ms: done.p99Ms,
       loadUs: done.cpuUs / requests,
       nodeBusy: node / 1e6 / done.seconds,
       loadBusy: done.cpuUs / 1e6 / done.seconds,
+      othersBusy: Math.max(0, busy - node - redis - done.cpuUs - user - system) / all,
     };
   }
 
@@ -162,6 +170,18 @@ export class Bench {
     if ('failed' in answer) throw new Error(`the load failed: ${answer.failed}`);
     return answer.done;
   }
+}
+
+/** CPU time of all cores in µs, since an earlier look where one is given. */
+function machineCpu(since = { busy: 0, all: 0 }): { busy: number; all: number } {
+  let busy = -since.busy;
+  let all = -since.all;
+  for (const { times } of cpus()) {
+    const working = times.user + times.nice + times.sys + times.irq;
+    busy += working * 1000;
+    all += (working + times.idle) * 1000;
+  }
+  return { busy, all };
 }
 
 /** `requests`: of each run at full speed. What is sent for the memory warms everything up, too. */
