@@ -8,6 +8,8 @@ import { shortSocket } from './socket.js';
 export type { Redis, RedisOptions };
 
 const CHECK_EVERY_MS = 10_000;
+/** While it is wrong, so that nobody waits for long once it is right. */
+const RECHECK_EVERY_MS = 1_000;
 const COMMAND_MS_MAX = 2000;
 /** A server that says nothing for so long while it is asked is one that a new connection may not lead to. */
 const SILENCE_MS_MAX = 1500;
@@ -109,7 +111,7 @@ function refusal(fields: ReadonlyMap<string, string>): string | undefined {
   return undefined;
 }
 
-/** Looks at the server at each new connection and every ten seconds; refused until it was seen to be right. */
+/** Looks at the server at each new connection and now and then; refused until it was seen to be right. */
 export class ServerWatch {
   #refused: string | undefined = 'the ledger was not reached yet';
   #warned = '';
@@ -124,7 +126,12 @@ export class ServerWatch {
     this.#log = log;
     this.#meter = meter;
     redis.on('ready', this.#check);
-    this.#timer = setInterval(this.#check, CHECK_EVERY_MS);
+    let next = performance.now() + CHECK_EVERY_MS;
+    this.#timer = setInterval(() => {
+      if (this.#refused === undefined && performance.now() < next) return;
+      next = performance.now() + CHECK_EVERY_MS;
+      this.#check();
+    }, RECHECK_EVERY_MS);
     this.#timer.unref();
     if (redis.status === 'ready') this.#check();
   }

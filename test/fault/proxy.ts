@@ -43,7 +43,7 @@ class Pair {
     });
     const answers = new Messages();
     this.server.on('data', (data) => {
-      for (const answer of answers.add(data)) this.#answer(answer, proxy.lateMs);
+      for (const answer of answers.add(data)) this.#answer(proxy.rewrite(answer), proxy.lateMs);
     });
     for (const side of [client, this.server]) {
       side.on('error', () => this.cut());
@@ -93,6 +93,8 @@ export class FaultProxy {
   /** Every command that came, but for those of handshakes. */
   readonly commands: Buffer[] = [];
   lateMs = 300;
+  /** What the client gets in place of an answer; as long as it was. */
+  rewrite: (answer: Buffer) => Buffer = (answer) => answer;
   /** Where new connections lead. */
   target: string;
   readonly #server: Server;
