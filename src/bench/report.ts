@@ -133,6 +133,10 @@ export function documentOf(rounds: readonly Round[], machine: Machine, requests:
     ...SHAPES.map((_, index) => speedOf(rounds, index, (speed) => speed.othersBusy).median),
   );
   const many = rounds.length === 1 ? 'one round' : `the median of ${rounds.length} rounds`;
+  const warm = whole(4 * requests);
+  const busy = whole(others * 100);
+  const count = whole(requests);
+  const kept = whole(record.median);
   return `# What a request costs
 
 Written by \`npm run bench\`, every figure of it: ${many} on ${machine.cores} cores (${machine.cpu}),
@@ -142,7 +146,7 @@ on a Unix socket, with an append-only file that is synced every second; and the 
 A request is **fully accounted** when it was admitted by a Check and its access-log entry is settled. Both messages are
 those of a real Envoy (22 headers, a JSON body of 600 bytes; usage out of the response's body) with other IDs in them.
 The load is a closed loop: each stream sends the next Check once the last is answered, and entries go over one
-long-lived stream a connection. Each round has a fresh earmark and a fresh ledger, warmed up by ${whole(4 * requests)} requests,
+long-lived stream a connection. Each round has a fresh earmark and a fresh ledger, warmed up by ${warm} requests,
 and ends with \`earmark audit\`: everything that was ever sent is SETTLED, and no book has a difference.
 
 ## CPU and time
@@ -152,7 +156,7 @@ and ends with \`earmark audit\`: everything that was ever sent is SETTLED, and n
 ${table(SPEED_HEAD, speedRows(rounds))}
 
 _Busy_ is the part of one core that a process used: where earmark is busier than the load, earmark is what was measured.
-Everything else on the machine used ${whole(others * 100)} % of its cores meanwhile. Where that is more than a few percent, the
+Everything else on the machine used ${busy} % of its cores meanwhile. Where that is more than a few percent, the
 figures are those of a busy machine: caches are shared, and each request costs more.
 
 ## Targets
@@ -162,9 +166,9 @@ ${table(['what', 'measured (least–most)', 'target', ''], rows)}
 A target is missed when the best round misses it: what the rounds differ by is noise. The bench then ends with exit
 code 1.
 
-Bytes are what the server's memory grows by (\`used_memory\` without buffers) from ${whole(requests)} receipts to twice as many,
+Bytes are what the server's memory grows by (\`used_memory\` without buffers) from ${count} receipts to twice as many,
 divided by their number, with everything that belongs to a receipt (its places in the indexes of its line, too). What is
-kept by request ID until the usage deadline and an hour is not in it: ${whole(record.median)} bytes a request. RSS is looked at
+kept by request ID until the usage deadline and an hour is not in it: ${kept} bytes a request. RSS is looked at
 after all of the above, with the requests over 4 connections; to let 1,000 Checks wait at once, the ledger is paused.
 `;
 }

@@ -1,4 +1,4 @@
-/** Lines, pages and receipts as the scripts store them (lua/include/line.lua, receipt.lua): read here, never written. */
+/** Lines, pages and receipts as the scripts store them (lua/include): read here, never written. */
 import { Packr } from 'msgpackr';
 import { reservationId } from '../core/ids.js';
 import type {
