@@ -65,7 +65,8 @@ function keyProblem(key: string, headers: Readonly<Record<string, string>>): Rej
 }
 
 function subjectProblem(subject: string): Rejection | undefined {
-  if (subject === '') return forbidden('no_subject', 'the request does not say whose budget it is');
+  if (subject.trim() === '')
+    return forbidden('no_subject', 'the request does not say whose budget it is');
   if (Buffer.byteLength(subject) <= SUBJECT_BYTES_MAX) return undefined;
   return bad('subject_too_long', `subject: at most ${SUBJECT_BYTES_MAX} bytes`);
 }
