@@ -215,7 +215,8 @@ const head = [
 const widths = head.map((title, i) => Math.max(title.length, ...rows.map((row) => row[i].length)));
 const print = (row) => `| ${row.map((cell, i) => cell.padEnd(widths[i])).join(' | ')} |`;
 const table = [print(head), print(widths.map((width) => '-'.repeat(width))), ...rows.map(print)];
-const where = `${name} ${version}, ${cpus()[0].model.trim()}, append-only file, ${OPERATIONS_A_RUN} operations a run; median of ${ROUNDS} rounds in turn.`;
+const machine = `${name} ${version}, ${cpus()[0].model.trim()}, append-only file`;
+const where = `${machine}, ${OPERATIONS_A_RUN} operations a run; median of ${ROUNDS} rounds in turn.`;
 const figures = `<!-- figures -->\n\n${where}\n\n${table.join('\n')}\n\n<!-- end -->`;
 process.stdout.write(`${figures}\n`);
 const document = readFileSync(DOCUMENT, 'utf8');

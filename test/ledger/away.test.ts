@@ -1,4 +1,4 @@
-/** A server that hangs, is not there, or goes away in the middle: every call ends in time, and says that nobody knows. */
+/** A server that hangs, is not there, or goes away in the middle: every call ends in time, its outcome unknown. */
 import { mkdirSync } from 'node:fs';
 import { createServer, connect as dial, type Socket } from 'node:net';
 import { join } from 'node:path';

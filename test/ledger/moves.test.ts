@@ -78,6 +78,15 @@ onEachServer('moves', (bench) => {
       expect(refused).toMatchObject({ why: 'content', detail: 'content 1' });
     });
 
+    it('takes what is there to the last unit, also beside holds of a closed book', async () => {
+      const line = bench.line();
+      await line.reserve('a', 300);
+      publish(line, {});
+      expect(told(await line.reserve('b', 701))).toBe('limited capacity');
+      expect(told(await line.reserve('b', 700))).toBe('moved RESERVED');
+      expect((await line.open()).available).toBe(0);
+    });
+
     it('settles what is open in its own book; excess comes from the open one first', async () => {
       const line = bench.line();
       await line.admit('a', 300);

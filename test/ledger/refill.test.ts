@@ -194,6 +194,20 @@ onEachServer('refill', (bench) => {
     });
   });
 
+  it.each([
+    [3, 900],
+    [4, 1000],
+    [5, 1000],
+  ])('%d times 300 of a burst of 1000 mint %d', async (times, minted) => {
+    for (const refill of [{ units: 300, window: 'hour' } as const, { units: 300, everyMs: 10 }]) {
+      const line = bench.line(termsOf({ limit: { refill } }));
+      await line.reserve('a', 1000);
+      bench.now += times * ('window' in refill ? 3_600_000 : 10);
+      await line.credit(0);
+      expect(await line.open()).toMatchObject({ available: minted, minted, lapsed: 0 });
+    }
+  });
+
   describe('continuous', () => {
     it('loses no fraction of a unit, however often it is looked at', async () => {
       const refill = { units: 3, everyMs: 7 };

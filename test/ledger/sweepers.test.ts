@@ -105,17 +105,17 @@ onEachServer('sweepers', (bench) => {
     await bench.ledger.reserve(line.request('a', 600));
     await new Promise((resolve) => setTimeout(resolve, 30));
     const next = await sweeper();
-    const finish = next.constructor === Sweeper ? loadScript('claim') : undefined;
+    const claim = loadScript('claim');
     const key = bench.ledger.keys.dueLines(bench.ledger.keys.shardOf(line.tag));
     const claimed = (await bench.redis.eval(
-      ...[finish!.source, 1, key],
+      ...[claim.source, 1, key],
       ...['claim', '16', '60000'],
     )) as string[][];
     await bench.ledger.sweep(line.tag, 10);
     const swept = await bench.ledger.sweep(line.tag, 10);
     await bench.ledger.reserve(line.request('b', 600));
     await bench.redis.eval(
-      ...[finish!.source, 1, key],
+      ...[claim.source, 1, key],
       ...['finish', line.tag, claimed[0]![0]!, String(swept.nextDue)],
     );
     await until(async () => (await next.pass()) === 1, 'the visit for the second hold');
