@@ -330,6 +330,18 @@ onEachServer('moves', (bench) => {
       expect(await line.reserve('b', 1)).toMatchObject({ waitMs: 10 });
     });
 
+    it('together with an epoch drops the remainder', async () => {
+      const refill = { units: 3, everyMs: 7 };
+      const line = bench.line(termsOf({ epochMs: DAY, limit: { refill } }));
+      bench.now = T0 + DAY / 2 - 1;
+      await line.reserve('a', 900);
+      bench.now += 1;
+      line.budget = { ...line.budget, factor: double };
+      await line.reserve('b', 1);
+      expect((await line.books()).length).toBe(2);
+      expect((await line.dump()).remainders).toEqual([0]);
+    });
+
     it('together with an epoch takes the new burst into the move', async () => {
       const line = bench.line(termsOf({ epochMs: DAY }));
       await line.reserve('a', 100);

@@ -3,7 +3,7 @@
  * (an answer that moved nothing left every byte as it was), and after each test every line must add up.
  */
 import { createHash } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, vi } from 'vitest';
 import { lineTag, receiptId, reservationId } from '../../src/core/ids.js';
 import { auditLine } from '../../src/ledger/audit.js';
 import { Ledger } from '../../src/ledger/ledger.js';
@@ -22,6 +22,9 @@ import type {
 } from '../../src/ledger/types.js';
 import { redis7Server, redis8Server, valkeyServer } from './binaries.js';
 import { startRedis, type TestRedis } from './redis.js';
+
+// Some tests ask a real server thousands of times, on a machine that others use too.
+vi.setConfig({ testTimeout: 90_000 });
 
 /** Every kind of server that a ledger may stand on; Redis 7 where PATH has one. */
 export const SERVERS: readonly (readonly [name: string, binary: string])[] = [
