@@ -58,7 +58,7 @@ const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout
 function within<T>(promise: Promise<T>, ms: number): Promise<T | undefined> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, Math.max(0, ms), undefined);
-    promise.then(resolve, reject).finally(() => clearTimeout(timer));
+    promise.then(resolve, reject).then(() => clearTimeout(timer));
   });
 }
 

@@ -72,6 +72,11 @@ interface Announcement {
 }
 
 /** For a line that something happened to which no sweeper waits for. */
+/** Every operation of an admission carries what is announced ahead of it. */
+interface Announced extends Operation {
+  readonly announcement: Announcement;
+}
+
 const SWEEP_NOW: Announcement = { dueMs: 0, operation: '', requestKey: '', record: '', keepMs: 0 };
 
 export class Ledger implements LedgerApi {
@@ -82,7 +87,6 @@ export class Ledger implements LedgerApi {
   readonly #movements: Batcher;
   readonly #look: Script = loadScript('look');
   readonly #announce: Script = loadScript('announce');
-  readonly #announcements = new WeakMap<Operation, Announcement>();
   #clockOffset = 0;
   #macKey: Buffer | undefined;
 
@@ -106,7 +110,7 @@ export class Ledger implements LedgerApi {
     this.#admissions = new Batcher({
       ...shared,
       script: loadScript('admissions'),
-      ahead: (operations) => this.#announceAll(operations),
+      ahead: (operations) => this.#announceAll(operations as Announced[]),
       onRun: onRun('admissions'),
     });
     this.#movements = new Batcher({
@@ -252,20 +256,21 @@ export class Ledger implements LedgerApi {
   }
 
   #admission(request: ReserveRequest | AdmitRequest): Promise<Outcome> {
-    const operation = encodeReserve(request);
+    const encoded = encodeReserve(request);
     const { terms } = request.budget;
     const announce = request.announce;
     const bound = 'operation' in request ? request.operation : '';
-    this.#announcements.set(operation, {
+    const announcement: Announcement = {
       dueMs: Math.min(terms.holdTtlMs, terms.usageDeadlineMs),
       operation: announce === undefined ? '' : bound,
       requestKey: announce === undefined ? '' : this.keys.request(announce.requestId),
       record:
         announce === undefined
           ? ''
-          : `${reservationId(operation.tag, operation.args['id'] as string)} ${hash22(announce.methodPath)}`,
+          : `${reservationId(encoded.tag, encoded.args['id'] as string)} ${hash22(announce.methodPath)}`,
       keepMs: terms.usageDeadlineMs + RECORD_GRACE_MS,
-    });
+    };
+    const operation: Announced = { announcement, ...encoded };
     return this.#submit(this.#admissions, operation).then((reply) =>
       this.#decode(operation, reply),
     );
@@ -284,8 +289,7 @@ export class Ledger implements LedgerApi {
     const { tag } = operation;
     const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored));
     if (outcome.kind === 'moved' && reply[4] === true) {
-      this.#announcements.set(operation, SWEEP_NOW);
-      this.#announceAll([operation]);
+      this.#announceAll([{ announcement: SWEEP_NOW, ...operation }]);
     }
     if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
     return outcome;
@@ -301,10 +305,10 @@ export class Ledger implements LedgerApi {
     }
   }
 
-  #announceAll(operations: readonly Operation[]): void {
+  #announceAll(operations: readonly Announced[]): void {
     const keys: string[] = [];
     const hints = operations.map((operation) => {
-      const hint = this.#announcements.get(operation)!;
+      const hint = operation.announcement;
       const index = this.keys.dueLines(this.keys.shardOf(operation.tag));
       keys.push(index, hint.requestKey === '' ? index : hint.requestKey);
       return [operation.tag, hint.dueMs, hint.operation, hint.record, hint.keepMs];

@@ -111,7 +111,21 @@ export function encodeRelease(reservation: string): Operation {
 function encodeBudget(metadata: EvidenceMetadata | undefined): string {
   if (metadata?.budget === undefined) return '';
   const { subject, route, budget } = metadata;
-  return JSON.stringify({ subject, route, ...budgetArgs(budget) });
+  const { generation, content, terms, factor } = budget;
+  const head = JSON.stringify({ subject, route, generation, content, ...factor });
+  return `${head.slice(0, -1)},"terms":${quotedTerms(terms)}}`;
+}
+
+const quotedCache = new WeakMap<Terms, string>();
+
+/** The encoded terms as a JSON string: most of what a settlement sends, and always the same. */
+function quotedTerms(terms: Terms): string {
+  let quoted = quotedCache.get(terms);
+  if (quoted === undefined) {
+    quoted = JSON.stringify(encodeTerms(terms));
+    quotedCache.set(terms, quoted);
+  }
+  return quoted;
 }
 
 function encodeEvidence(

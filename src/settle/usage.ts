@@ -99,13 +99,22 @@ function readOne(needed: readonly (keyof Usage)[], fill: (collect: Collect) => v
   return { usage, whole: usage !== undefined && enough, invalid };
 }
 
+const NONE: UsageReading[] = [];
+
+function namedReadings(rules: UsageRules, from: Readonly<Record<string, string>>): UsageReading[] {
+  for (const _ in from) {
+    const needed = BOTH.filter((part) => part in rules.fields);
+    return [readOne(needed, (collect) => collectNamed(rules, from, collect))];
+  }
+  return NONE;
+}
+
 function readings(entry: LogEntry, rules: UsageRules, source: UsageSource): UsageReading[] {
-  const named = BOTH.filter((part) => part in rules.fields);
   switch (source) {
     case 'trailers':
-      return [readOne(named, (collect) => collectNamed(rules, entry.responseTrailers, collect))];
+      return namedReadings(rules, entry.responseTrailers);
     case 'headers':
-      return [readOne(named, (collect) => collectNamed(rules, entry.responseHeaders, collect))];
+      return namedReadings(rules, entry.responseHeaders);
     case 'metadata':
       return rules.namespaces
         .map((name) => entry.metadata[name])
