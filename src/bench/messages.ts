@@ -98,3 +98,12 @@ export function logMessage(n: number, metadata: Buffer): Buffer {
   for (const at of template.idsAt) bytes.write(requestId(n), at, 'latin1');
   return bytes;
 }
+
+/** As gRPC sends a message: not compressed, its length in front. */
+export function framed(message: Buffer): Buffer {
+  const frame = Buffer.allocUnsafe(message.length + 5);
+  frame[0] = 0;
+  frame.writeUInt32BE(message.length, 1);
+  message.copy(frame, 5);
+  return frame;
+}
