@@ -74,7 +74,7 @@ describe('a small run', () => {
       expect(rows.get(`RSS of earmark, ${state}`)?.[0]).toMatch(/^\d+ \(\d+–\d+\) MiB$/);
     }
     expect(ended.stdout).toMatch(/Everything else on the machine used \d+ % of its cores/);
-    expect(ended.stdout).toMatch(/an hour is not in it: -?\d+ bytes a request/);
+    expect(ended.stdout).toMatch(/an hour is not in it: -?[\d,]+ bytes a request/);
   });
 
   test('ends with what it says about the targets', () => {
