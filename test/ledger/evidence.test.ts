@@ -196,9 +196,19 @@ onEachServer('evidence', (bench) => {
       expect((await line.receipt('a')).state).toBe('STARTED');
       // What is bound to it is about it, and so is a guess of the gateway's.
       expect(told(await line.settle('a', 60, { metadata: ago(0) }))).toBe('moved SETTLED');
+      expect(await line.receipt('a')).toMatchObject({ state: 'SETTLED', actual: [60], own: false });
       const guess = { operation: 'guess', metadata: { ...ago(0), unreserved: true } };
       expect(told(await line.settle('a', 70, guess))).toBe('moved SETTLED');
       expect((await line.receipt('a', 'guess')).reservedAt).toBe(T0 + 1000);
+    });
+
+    it('of the same ms is the one that is kept', async () => {
+      const line = bench.line();
+      await line.reserve('a', 600);
+      const same = { operation: 'op', metadata: ago(0) };
+      expect(told(await line.settle('a', 0, same))).toBe('moved RELEASED');
+      await line.settle('a', 5, same);
+      expect((await line.receipt('a', 'op')).digest).toBe('a'.padEnd(43, '-'));
     });
 
     it('does not release a younger one that is not started', async () => {

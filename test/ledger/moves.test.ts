@@ -134,6 +134,27 @@ onEachServer('moves', (bench) => {
       expect(last).toMatchObject({ overdraftRepaid: 30, available: 480 });
     });
 
+    it.each(['epoch', 'generation'])('of several by %s the oldest is repaid first', async (by) => {
+      const line = bench.line(termsOf({ epochMs: DAY }));
+      const move = async () => {
+        if (by === 'epoch') bench.now += DAY;
+        else publish(line, {});
+        await line.reserve('x', 1000);
+      };
+      await line.reserve('a', 10);
+      await line.release('a');
+      await move();
+      await line.release('x');
+      await line.settle('x', 1100, { operation: 'late' });
+      await move();
+      // The older book comes to its debt later.
+      await line.settle('a', 50, { operation: 'late' });
+      await line.credit(60);
+      const [oldest, older] = await line.books();
+      expect(oldest).toMatchObject({ overdraftIssued: 50, overdraftRepaid: 50 });
+      expect(older).toMatchObject({ overdraftIssued: 100, overdraftRepaid: 10 });
+    });
+
     it('repays in its own book without a way round', async () => {
       const line = bench.line();
       await line.admit('a', 500);
