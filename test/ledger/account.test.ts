@@ -45,6 +45,7 @@ onEachServer('the account', (bench) => {
       const line = bench.line();
       await line.admit('a', 600);
       expect(await line.unknown('a')).toMatchObject({ receipt: { least: undefined } });
+      expect((await line.sweep()).nextDue).toBe(0);
       expect(await line.unknown('a', 50)).toMatchObject({ receipt: { least: [50] } });
       expect(told(await line.unknown('a', 50))).toBe('same USAGE_UNKNOWN');
       expect(told(await line.unknown('a', 49))).toBe('same USAGE_UNKNOWN');

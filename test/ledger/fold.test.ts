@@ -86,6 +86,21 @@ onEachServer('folding', (bench) => {
     expect(foldedTo).toBe(T0 + 2 * DAY);
   });
 
+  it('does not let others wait for a group that ended again later', async () => {
+    const line = bench.line();
+    await ended(line, 'a', 0);
+    bench.now += 1;
+    await ended(line, 'b', 1);
+    bench.now += DAY;
+    await line.admit('a', 100, { attempt: 2 });
+    await line.settle('a', 5, { attempt: 2 });
+    bench.now = T0 + RETENTION + 1;
+    expect((await line.settleDown()).folded).toBe(1);
+    expect((await line.receipts()).map(({ reservation }) => reservation)).not.toContain(
+      line.id('b'),
+    );
+  });
+
   it('takes a receipt of its own with the reservation it belongs to', async () => {
     const line = bench.line();
     await line.reserve('a', 100);
