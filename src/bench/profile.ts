@@ -38,7 +38,7 @@ export function topOf(profile: Profile, requests: number, count: number): string
   const times = new Map<Frame, number>();
   profile.samples.forEach((id, index) => {
     const frame = frames.get(id)!;
-    if (/^\((idle|program|root)\)$/.test(frame.functionName)) return;
+    if (/^\((idle|root)\)$/.test(frame.functionName)) return;
     times.set(frame, (times.get(frame) ?? 0) + (profile.timeDeltas[index] ?? 0));
   });
   const rows = (nameOf: (frame: Frame) => string): string => listOf(times, nameOf, requests, count);
