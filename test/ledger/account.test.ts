@@ -289,6 +289,7 @@ onEachServer('the account', (bench) => {
       bench.now += 99;
       expect(await line.reserve('x', 1)).toMatchObject({ by: 'frozen', waitMs: undefined });
       bench.now += 1;
+      expect(await line.unfreeze()).toBe(false);
       expect(told(await line.reserve('x', 1))).toBe('moved RESERVED');
       expect((await line.dump()).frozenUntil).toBe(0);
       expect(await line.unfreeze()).toBe(false);

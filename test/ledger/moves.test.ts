@@ -136,17 +136,18 @@ onEachServer('moves', (bench) => {
 
     it.each(['epoch', 'generation'])('of several by %s the oldest is repaid first', async (by) => {
       const line = bench.line(termsOf({ epochMs: DAY }));
-      const move = async () => {
+      const move = async (key: string) => {
         if (by === 'epoch') bench.now += DAY;
         else publish(line, {});
-        await line.reserve('x', 1000);
+        await line.reserve(key, 1000);
       };
       await line.reserve('a', 10);
       await line.release('a');
-      await move();
+      await move('x');
       await line.release('x');
       await line.settle('x', 1100, { operation: 'late' });
-      await move();
+      await move('y');
+      expect((await line.books()).length).toBe(3);
       // The older book comes to its debt later.
       await line.settle('a', 50, { operation: 'late' });
       await line.credit(60);

@@ -148,6 +148,18 @@ onEachServer('numbers', (bench) => {
     });
   });
 
+  it('prints them in full where they stand in a name', async () => {
+    const line = bench.line(termsOf(), { generation: MAX - 1, content: 'older' });
+    await line.reserve('a', 1);
+    const older = line.budget;
+    line.budget = { ...older, generation: MAX, content: 'newer' };
+    await line.reserve('b', 1);
+    expect((await line.dump()).pages.map(({ generation }) => generation)).toEqual([MAX - 1, MAX]);
+    const stale = await line.reserve('c', 1, { budget: older });
+    expect(stale).toMatchObject({ why: 'stale', detail: '9007199254740991' });
+    expect(told(await line.release('a'))).toBe('moved RELEASED');
+  });
+
   it('divides exactly where doubles would round', async () => {
     const rates = fc
       .tuple(fc.integer({ min: 1, max: 2 ** 31 }), fc.integer({ min: 1, max: 2 ** 31 }))
