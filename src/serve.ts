@@ -80,8 +80,9 @@ export class Earmark {
     const way = redisOptions(ledger);
     const { prefix, timeoutMs } = ledger;
     this.#redis = openRedis(way, this.#log);
-    this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, meter: this.#metrics });
-    this.#server = new ServerWatch(this.#redis, this.#log, this.#metrics);
+    const closed = () => this.#server.foreign;
+    this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, meter: this.#metrics, closed });
+    this.#server = new ServerWatch(this.#redis, prefix, this.#log, this.#metrics);
     this.#documents = new Documents(this.#redis, prefix);
     const connections = [this.#redis, this.#ledger.redis].map(connected);
     await Promise.race([
@@ -89,6 +90,7 @@ export class Earmark {
       sleep(CONNECT_MS_MAX, undefined, { ref: false }),
     ]);
     await this.#server.check();
+    if (this.#server.foreign !== undefined) throw this.#server.foreign;
 
     // Then what is decided by: the policy in force, and how far it is rolled out.
     const files = { policyFile: policy, rolloutFile: rollout };

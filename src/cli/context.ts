@@ -3,6 +3,7 @@ import type { Config } from '../config/types.js';
 import { openRedis, type Redis, redisOptions } from '../ledger/connect.js';
 import { Documents } from '../ledger/documents.js';
 import { Ledger } from '../ledger/ledger.js';
+import { checkSchema, SchemaUnknown } from '../ledger/schema.js';
 import { LedgerUnavailable } from '../ledger/types.js';
 import type { Log } from '../telemetry/meter.js';
 
@@ -65,9 +66,11 @@ export class LedgerContext {
   /** The ledger's clock, in ms. */
   async now(): Promise<number> {
     try {
+      await checkSchema(this.redis(), this.prefix);
       const [seconds, micros] = await this.redis().time();
       return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000);
     } catch (error) {
+      if (error instanceof SchemaUnknown) throw error;
       const { url, data } = this.#config.ledger;
       const remedy =
         url === undefined

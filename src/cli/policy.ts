@@ -1,6 +1,7 @@
 /** `earmark policy validate | publish | show`. */
 import { readFile } from 'node:fs/promises';
 import { DocumentRefused, Documents, type RedisClient } from '../ledger/documents.js';
+import { checkSchema } from '../ledger/schema.js';
 import { formatProblem, parsePolicy } from '../policy/parse.js';
 import type { Problem } from '../policy/types.js';
 
@@ -88,7 +89,7 @@ async function publish(file: string, context: CommandContext): Promise<CommandRe
   const { policy, problems, warnings } = parsePolicy(text, file);
   if (policy === undefined) return withProblems(problems);
   const { generation, content } = policy;
-  const outcome = await documentsOf(context).publish(policy);
+  const outcome = await (await documentsOf(context)).publish(policy);
   const lines = warnings.map((warning) => `warning: ${formatProblem(warning)}`);
   lines.push(
     outcome === 'moved'
@@ -104,7 +105,7 @@ async function show(operand: string | undefined, context: CommandContext): Promi
   if (!Number.isSafeInteger(asked) || asked < 0 || operand === '0') {
     return wrongUsage(`GENERATION must be a whole number from 1, not ${operand}`);
   }
-  const documents = documentsOf(context);
+  const documents = await documentsOf(context);
   const { newest, rollout } = await documents.state();
   const inForce = rollout?.generation ?? newest;
   if (newest === 0) return failed('no policy is published: earmark policy publish FILE');
@@ -119,6 +120,7 @@ async function show(operand: string | undefined, context: CommandContext): Promi
   return { text: `${head}\n${JSON.stringify(policy, null, 2)}`, json, code: 0 };
 }
 
-export function documentsOf(context: CommandContext): Documents {
+export async function documentsOf(context: CommandContext): Promise<Documents> {
+  await checkSchema(context.redis(), context.prefix);
   return new Documents(context.redis(), context.prefix);
 }

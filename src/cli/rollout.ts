@@ -31,7 +31,7 @@ async function apply(file: string, context: CommandContext): Promise<CommandResu
   const { rollout, problems } = parseRollout(text, file);
   if (rollout === undefined) return withProblems(problems);
   const { generation } = rollout;
-  const outcome = await documentsOf(context).applyRollout(rollout);
+  const outcome = await (await documentsOf(context)).applyRollout(rollout);
   const json = { ok: true, generation, moved: outcome === 'moved' };
   return {
     text:
@@ -44,7 +44,7 @@ async function apply(file: string, context: CommandContext): Promise<CommandResu
 }
 
 async function show(context: CommandContext): Promise<CommandResult> {
-  const { rollout, newest } = await documentsOf(context).state();
+  const { rollout, newest } = await (await documentsOf(context)).state();
   if (rollout === undefined) {
     if (newest === 0) return failed('neither a policy is published nor a rollout applied');
     const text = `no rollout: generation ${newest}, the newest, runs in shadow everywhere`;

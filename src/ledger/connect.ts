@@ -3,6 +3,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import type { LedgerConfig } from '../config/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import { embeddedSocket } from './embedded.js';
+import { claimSchema, SchemaUnknown } from './schema.js';
 import { shortSocket } from './socket.js';
 
 export type { Redis, RedisOptions };
@@ -114,15 +115,18 @@ function refusal(fields: ReadonlyMap<string, string>): string | undefined {
 /** Looks at the server at each new connection and now and then; refused until it was seen to be right. */
 export class ServerWatch {
   #refused: string | undefined = 'the ledger was not reached yet';
+  #foreign: SchemaUnknown | undefined;
   #warned = '';
   readonly #redis: Redis;
+  readonly #prefix: string;
   readonly #log: Log;
   readonly #meter: Meter;
   readonly #timer: NodeJS.Timeout;
   readonly #check = (): void => void this.check();
 
-  constructor(redis: Redis, log: Log, meter: Meter) {
+  constructor(redis: Redis, prefix: string, log: Log, meter: Meter) {
     this.#redis = redis;
+    this.#prefix = prefix;
     this.#log = log;
     this.#meter = meter;
     redis.on('ready', this.#check);
@@ -141,11 +145,23 @@ export class ServerWatch {
     return this.#refused;
   }
 
+  /** The ledger there is of another version of earmark: nothing at all may be done to it. */
+  get foreign(): SchemaUnknown | undefined {
+    return this.#foreign;
+  }
+
   async check(): Promise<void> {
     let verdict: Verdict;
     try {
       verdict = judgeServer(await this.#redis.info());
+      if (verdict.refused === undefined) await claimSchema(this.#redis, this.#prefix);
+      this.#foreign = undefined;
     } catch (error) {
+      if (error instanceof SchemaUnknown) {
+        this.#foreign = error;
+        this.#refused = error.message;
+        return;
+      }
       // A server that is away is told by the calls that need it; one that forbids INFO never gets here.
       const message = error instanceof Error ? error.message : String(error);
       if (!message.includes('NOPERM')) return;

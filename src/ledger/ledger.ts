@@ -52,6 +52,8 @@ export interface LedgerOptions {
   /** Replaces the ledger's clock (tests only): ms, asked for each operation. */
   readonly clock?: () => number | undefined;
   readonly meter?: Meter;
+  /** Why nothing may be done there, also nothing that is under way; undefined: it may. */
+  readonly closed?: () => LedgerUnavailable | undefined;
 }
 
 /** A settlement that was refused, as it came. */
@@ -281,6 +283,8 @@ export class Ledger implements LedgerApi {
   }
 
   #submit(batcher: Batcher, operation: Operation): Promise<Replied> {
+    const closed = this.#options.closed?.();
+    if (closed !== undefined) return Promise.reject(closed);
     const now = this.#options.clock?.();
     return batcher.submit(operation, now ?? -1);
   }

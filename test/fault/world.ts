@@ -8,7 +8,6 @@ import { expect } from 'vitest';
 import { lineTag } from '../../src/core/ids.js';
 import { auditLine } from '../../src/ledger/audit.js';
 import { Ledger } from '../../src/ledger/ledger.js';
-import type { LineDump } from '../../src/ledger/types.js';
 import {
   accessLogs,
   checks,
@@ -69,6 +68,17 @@ export class Client {
       const late = (error as { code?: number }).code === code.DEADLINE_EXCEEDED;
       return { status: 503, late, metadata: undefined };
     }
+  }
+
+  /** The first request that is let through, and its name. */
+  async pass(tenant: string): Promise<{ readonly answer: Answer; readonly request: string }> {
+    for (let tries = 0; tries < 20; tries++) {
+      const request = `${tenant}-${tries}`;
+      const answer = await this.check(tenant, request);
+      if (answer.status === 0) return { answer, request };
+      this.log(answer, request);
+    }
+    throw new Error(`nothing of ${tenant} was let through`);
   }
 
   /** The request's end: used where it went on, never sent where it did not. */
@@ -149,12 +159,21 @@ export class Load {
     expect(seen).toEqual(wanted);
   }
 
+  /** Nobody has spent what was not used, what is not booked is still held, and it adds up. */
+  async isTrue(ledger: Ledger, hint: string): Promise<void> {
+    for (const name of this.#names) {
+      const { spent, reserved, problems } = await sumsOf(ledger, name);
+      const through = this.#through.get(name) ?? 0;
+      const missing = through - spent / USED;
+      expect(problems, hint).toEqual([]);
+      expect(missing, hint).toBeGreaterThanOrEqual(0);
+      // A request that got no answer, and whose entry was lost as well, is held too.
+      expect(reserved, hint).toBeGreaterThanOrEqual(missing * USED);
+    }
+  }
+
   async #told(ledger: Ledger, name: string): Promise<string> {
-    const dumps = await ledger.dump(lineTag(name, 'chat'));
-    const line = dumps.find(({ shadow }) => !shadow);
-    if (line === undefined) return 'spent 0';
-    const { problems } = auditLine(line, false);
-    const { spent, reserved } = countersOf(line);
+    const { spent, reserved, problems } = await sumsOf(ledger, name);
     return [`spent ${spent}`, ...(reserved ? [`reserved ${reserved}`] : []), ...problems].join();
   }
 
@@ -171,11 +190,21 @@ export class Load {
   }
 }
 
-function countersOf(line: LineDump): { spent: number; reserved: number } {
+interface Sums {
+  readonly spent: number;
+  readonly reserved: number;
+  readonly problems: readonly string[];
+}
+
+async function sumsOf(ledger: Ledger, tenant: string): Promise<Sums> {
+  const dumps = await ledger.dump(lineTag(tenant, 'chat'));
+  const line = dumps.find(({ shadow }) => !shadow);
+  if (line === undefined) return { spent: 0, reserved: 0, problems: [] };
   const books = line.pages.flatMap((page) => page.books.map(({ counters }) => counters));
   const sum = (name: 'spent' | 'reserved'): number =>
     books.reduce((total, counters) => total + counters[name], 0);
-  return { spent: sum('spent'), reserved: sum('reserved') };
+  const { problems } = auditLine(line, false);
+  return { spent: sum('spent'), reserved: sum('reserved'), problems };
 }
 
 /** Everything that a test starts, ended with it. */
@@ -197,10 +226,15 @@ export class World {
     return server;
   }
 
-  async serve(ledger: object, more: object = {}, name = 'earmark.yaml'): Promise<Running> {
+  async serve(
+    ledger: object,
+    more: object = {},
+    name = 'earmark.yaml',
+    environment: Readonly<Record<string, string>> = {},
+  ): Promise<Running> {
     const documents = { policy: './policy.yaml', rollout: './rollout.yaml' };
     const settings = { ledger, spool: './spool', ...documents, ...more };
-    const earmark = await startEarmark(configure(this.folder, settings, name));
+    const earmark = await startEarmark(configure(this.folder, settings, name), false, environment);
     this.#ends.push(async () => {
       earmark.process.kill('SIGCONT');
       earmark.process.kill('SIGKILL');
@@ -227,6 +261,11 @@ export class World {
     redis.on('error', () => {});
     this.#ends.push(() => redis.disconnect());
     return redis;
+  }
+
+  /** What a tenant has spent and holds; problems are what does not add up. */
+  async sums(ledger: Ledger, tenant: string): Promise<Sums> {
+    return sumsOf(ledger, tenant);
   }
 
   /** Past every earmark, to see what is so. */

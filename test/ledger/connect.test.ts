@@ -40,7 +40,7 @@ describe('the server', () => {
     servers.push(server);
     const kept = keep();
     const redis = openRedis({ path: server.socket }, kept);
-    const watching = new ServerWatch(redis, kept, kept);
+    const watching = new ServerWatch(redis, 'earmark:', kept, kept);
     await until(() => kept.metrics.has('earmark_ledger_usable'));
     return {
       kept,
@@ -88,7 +88,7 @@ describe('the server', () => {
 
   it('is refused before it was reached', () => {
     const redis = openRedis({ path: '/nowhere/s', lazyConnect: true }, keep());
-    const watching = new ServerWatch(redis, keep(), keep());
+    const watching = new ServerWatch(redis, 'earmark:', keep(), keep());
     expect(watching.refused).toMatch('not reached');
     watching.stop();
     redis.disconnect();

@@ -47,11 +47,15 @@ export function configure(folder: string, settings: object, name = 'earmark.yaml
 }
 
 /** Starts it and waits until it serves, or has ended; as the leader of a process group where a test needs one. */
-export async function startEarmark(config: string, leader = false): Promise<Running> {
+export async function startEarmark(
+  config: string,
+  leader = false,
+  environment: Readonly<Record<string, string>> = {},
+): Promise<Running> {
   const child = spawn(process.execPath, [MAIN, 'serve', '--config', config], {
     stdio: ['ignore', 'ignore', 'pipe'],
     detached: leader,
-    env: { ...process.env, EARMARK_REDIS_SERVER: anyServer() },
+    env: { ...process.env, EARMARK_REDIS_SERVER: anyServer(), ...environment },
   });
   const log: LogLine[] = [];
   const said: string[] = [];
