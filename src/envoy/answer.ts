@@ -50,8 +50,8 @@ function tightest(limits: readonly LimitView[]): LimitView | undefined {
   return found;
 }
 
-function rateHeaders(line: LineView, generation: number): Header[] {
-  const headers: Header[] = [[`${FAMILY}generation`, String(generation)]];
+function rateHeaders(line: LineView): Header[] {
+  const headers: Header[] = [[`${FAMILY}generation`, String(line.generation)]];
   const limit = tightest(line.limits);
   if (limit === undefined) return headers;
   headers.push(['x-ratelimit-limit-tokens', String(limit.burst)]);
@@ -77,7 +77,8 @@ export function reserved(
     kind: 'ok',
     requestHeaders,
     removed: removedHeaders(headers, requestHeaders, plan.budget.plainResponses),
-    responseHeaders: line === undefined ? [] : rateHeaders(line, line.generation),
+    // A limit that is not enforced is not told: a client would hold back for it.
+    responseHeaders: line === undefined || plan.request.shadow ? [] : rateHeaders(line),
     metadata,
   };
 }

@@ -464,6 +464,7 @@ describe('modes', () => {
     gateway.rollout = mode('shadow');
     const first = await ask('fixed', keyed('k'));
     expect(first.metadata).toMatchObject({ shadow: true, units: 600 });
+    expect(first.responseHeaders).toEqual({});
     expect((await lineOf(first)).receipt).toMatchObject({ shadow: true, state: 'STARTED' });
     const limited = await ask('fixed');
     expect(limited.kind).toBe('ok');
