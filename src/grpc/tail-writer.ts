@@ -49,11 +49,12 @@ export class TailWriter {
   #ascii(value: string): boolean {
     const { length } = value;
     this.#room(length);
+    const bytes = this.#bytes;
     const start = this.#at - length;
     for (let i = 0; i < length; i++) {
       const code = value.charCodeAt(i);
       if (code > 0x7f) return false;
-      this.#bytes[start + i] = code;
+      bytes[start + i] = code;
     }
     this.#at = start;
     return true;
