@@ -29,7 +29,7 @@ const SWEEP_EVERY_MS = 100;
 const CALLS_MS_MAX = 4000;
 const FREEZE_AGAIN_MS = 200;
 /** Left to itself the heap grows to four times what lives in it before it is cleaned: 60 MB of dead requests. */
-const HEAP_GROWS_PERCENT = 50;
+const HEAP_GROWS_PERCENT = 30;
 /** A ledger that is there is connected to before the doors open; one that is not is waited for behind them. */
 const CONNECT_MS_MAX = 1000;
 
@@ -81,7 +81,7 @@ export class Earmark {
     const { prefix, timeoutMs } = ledger;
     this.#redis = openRedis(way, this.#log);
     const closed = () => this.#server.foreign;
-    this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, meter: this.#metrics, closed });
+    this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, closed, ...shared });
     this.#server = new ServerWatch(this.#redis, prefix, this.#log, this.#metrics);
     this.#documents = new Documents(this.#redis, prefix);
     const connections = [this.#redis, this.#ledger.redis].map(connected);
