@@ -2,11 +2,12 @@
 import { randomBytes } from 'node:crypto';
 import { Redis, type RedisOptions } from 'ioredis';
 import { hash22, lineTag, parseReservation, reservationId } from '../core/ids.js';
-import type { Meter } from '../telemetry/meter.js';
+import type { Log, Meter } from '../telemetry/meter.js';
 import type { LedgerApi } from './api.js';
 import { Batcher, type Replied, runPacked, runToBytes } from './batcher.js';
 import { STEADY } from './connect.js';
 import { dumpLine } from './dump.js';
+import { type Height, Heights } from './heights.js';
 import { type Keys, keysOf } from './keys.js';
 import { loadScript, type Script } from './scripts.js';
 import { unpack } from './stored.js';
@@ -52,6 +53,7 @@ export interface LedgerOptions {
   /** Replaces the ledger's clock (tests only): ms, asked for each operation. */
   readonly clock?: () => number | undefined;
   readonly meter?: Meter;
+  readonly log?: Log;
   /** Why nothing may be done there, also nothing that is under way; undefined: it may. */
   readonly closed?: () => LedgerUnavailable | undefined;
 }
@@ -89,6 +91,8 @@ export class Ledger implements LedgerApi {
   readonly #movements: Batcher;
   readonly #look: Script = loadScript('look');
   readonly #announce: Script = loadScript('announce');
+  readonly #heights = new Heights();
+  readonly #fallen = new Set<string>();
   #clockOffset = 0;
   #macKey: Buffer | undefined;
 
@@ -273,13 +277,15 @@ export class Ledger implements LedgerApi {
       keepMs: terms.usageDeadlineMs + RECORD_GRACE_MS,
     };
     const operation: Announced = { announcement, ...encoded };
+    const before = this.#heights.of(operation.tag);
     return this.#submit(this.#admissions, operation).then((reply) =>
-      this.#decode(operation, reply),
+      this.#decode(operation, reply, before),
     );
   }
 
   async #movement(operation: Operation): Promise<Outcome> {
-    return this.#decode(operation, await this.#submit(this.#movements, operation));
+    const before = this.#heights.of(operation.tag);
+    return this.#decode(operation, await this.#submit(this.#movements, operation), before);
   }
 
   #submit(batcher: Batcher, operation: Operation): Promise<Replied> {
@@ -289,14 +295,37 @@ export class Ledger implements LedgerApi {
     return batcher.submit(operation, now ?? -1);
   }
 
-  #decode(operation: Operation, { reply, stored }: Replied): Outcome {
+  #decode(operation: Operation, { reply, stored }: Replied, before: Height): Outcome {
     const { tag } = operation;
     const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored));
     if (outcome.kind === 'moved' && reply[4] === true) {
       this.#announceAll([{ announcement: SWEEP_NOW, ...operation }]);
     }
     if (outcome.line.now > 0) this.#clockOffset = outcome.line.now - Date.now();
+    if (outcome.line.seq > 0) this.#watch(operation, outcome, before);
     return outcome;
+  }
+
+  /** A line that went back in time is frozen until an operator has reconciled it (design: durability). */
+  #watch({ tag, args }: Operation, outcome: Outcome, before: Height): void {
+    const receipt = 'receipt' in outcome ? outcome.receipt : undefined;
+    const shadow = receipt?.shadow ?? args['shadow'] === true;
+    const { seq } = outcome.line;
+    const from = this.#heights.see(tag, shadow, seq, before);
+    if (from === undefined || this.#fallen.has(tag)) return;
+    this.#fallen.add(tag);
+    this.#options.meter?.count('earmark_ledger_lines_fallen_total', {});
+    const line = this.keys.line(tag);
+    const told = { line, shadow, from, to: seq };
+    this.#options.log?.error(told, 'the ledger forgot writes of a line: it is frozen');
+    this.#heights.forget(tag);
+    this.#movement({ name: 'freeze', tag, args: { till: -1, shadow } })
+      .catch((error: Error) => {
+        // The next answer that shows it tries again.
+        this.#heights.see(tag, shadow, from, before);
+        this.#options.log?.error({ line, error: error.message }, 'the line could not be frozen');
+      })
+      .finally(() => this.#fallen.delete(tag));
   }
 
   /** A script that failed on what it found in a line names that line's key. */

@@ -44,6 +44,9 @@ export const METRICS = {
   earmark_sweeps_total: counter('Reservations that time changed', 'transition'),
   earmark_ledger_batch_size: histogram('Operations in one round trip', sizes, 'kind'),
   earmark_ledger_errors_total: counter('Round trips that failed', 'kind'),
+  earmark_ledger_lines_fallen_total: counter(
+    'Lines of which the ledger forgot writes; they are frozen',
+  ),
   earmark_ledger_usable: gauge('1 while the server passes every check'),
   earmark_ledger_persistent: gauge('1 while the server has an append-only file'),
   earmark_embedded_restarts_total: counter('The embedded ledger died and was started again'),

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Redis } from 'ioredis';
+import { Line } from '../model/samples.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
 import { differencesIn } from './check.js';
 import { type Mutant, mutantsOf } from './mutate.js';
@@ -73,7 +74,8 @@ export class Arena {
       return { mutant, fate: 'stillborn', by: (error as Error).message };
     }
     try {
-      const [by] = (await differencesIn(scripts, stories, true)).values();
+      const [found] = (await differencesIn(scripts, stories, true)).values();
+      const by = found ?? (await clockDifference(scripts));
       return { mutant, fate: by === undefined ? 'survived' : 'killed', by: by ?? '' };
     } catch (error) {
       const { message } = error as Error;
@@ -81,6 +83,19 @@ export class Arena {
       return { mutant, fate: 'killed', by: `the scripts fail: ${message}` };
     }
   }
+}
+
+/** Stories bring their own time; without one the ledger's clock is the server's. */
+async function clockDifference(scripts: Scripts): Promise<string | undefined> {
+  const line = new Line('clock');
+  const before = Date.now();
+  for (const event of [line.reserve(-1, 'a', 1), line.release(-1, 'a')]) {
+    const reply = await scripts.ask('clock', line.empty(), event);
+    if (!('line' in reply) || reply.kind !== 'moved') return 'without a time nothing moves';
+    const { now } = reply.line;
+    if (now < before - 1 || now > Date.now() + 1) return `the ledger's clock says ${now}`;
+  }
+  return undefined;
 }
 
 /** The mutants of one run: all, or every n-th. */

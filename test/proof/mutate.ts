@@ -152,7 +152,9 @@ function statements(code: string, source: string): Change[] {
     const next = lines[i + 1];
     if (sort !== undefined && line.startsWith(' ')) {
       changes.push({ sort, from, to, text: '' });
-      if (sortOf(next) !== undefined && indent(line) === indent(next!)) {
+      // Two assignments seldom depend on each other; where a call is one of both, what is written when is a rule.
+      const calls = sort === 'dropped call' || sortOf(next) === 'dropped call';
+      if (calls && sortOf(next) !== undefined && indent(line) === indent(next!)) {
         const end = to + 1 + next!.length;
         const text = `${source.slice(to + 1, end)}\n${source.slice(from, to)}`;
         changes.push({ sort: 'order', from, to: end, text });

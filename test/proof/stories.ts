@@ -26,6 +26,7 @@ const DAY = 86_400_000;
 const ORIGINS = [
   ...[Date.UTC(2024, 0, 15), Date.UTC(2024, 1, 28, 23, 59), Date.UTC(2023, 1, 28, 23, 59, 59, 990)],
   ...[Date.UTC(2024, 11, 31, 23, 59, 59, 990), Date.UTC(2100, 1, 28, 12), Date.UTC(2026, 7, 2, 22)],
+  ...[Date.UTC(2000, 1, 29, 23, 59, 59, 990), Date.UTC(2400, 1, 29, 23, 59, 59, 990)],
   ...[Date.UTC(2025, 3, 30, 23, 59, 59), 0, 1000],
 ];
 const WINDOWS = ['minute', 'hour', 'day', 'week', 'month'] as const;
@@ -112,7 +113,7 @@ class Teller {
     };
     const first = names.map((name) => this.#drawLimit(name));
     const second = random.shuffled([
-      ...first.filter(() => random.chance(0.7)),
+      ...first.filter(() => random.chance(0.6)),
       ...(random.chance(0.4) ? [this.#drawLimit('s')] : []),
     ]);
     const factors = [1, 1, 1, 2].map((d) => ({
@@ -126,7 +127,7 @@ class Teller {
     const planned = scales ? random.of(factors) : plain;
     return [
       ...[plain, planned].map((factor) => budgetOf(first, { ...terms, factor })),
-      ...(random.chance(0.4)
+      ...(random.chance(0.6)
         ? [budgetOf(second.length > 0 ? second : first, { ...moved, factor: planned })]
         : []),
     ];
