@@ -49,7 +49,8 @@ let tenant = '';
 
 beforeAll(async () => {
   redis = await startRedis();
-  const options = { socket: redis.socket, folder: redis.folder, policy, rollout };
+  const { socket, folder } = redis;
+  const options = { socket, folder, policy, rollout, timeoutMs: 10_000 };
   gateways = [
     await startGateway({ ...options, clock: () => clock }),
     await startGateway({ ...options, clock: () => clock }),
@@ -139,20 +140,20 @@ describe('more at once than there is', () => {
           );
           looked++;
         }
-        await new Promise((resolve) => setTimeout(resolve, 20));
+        await new Promise((resolve) => setTimeout(resolve, 100));
       }
     };
     const work = async (through: Gateway): Promise<void> => {
-      for (let times = 0; times < 40; times++) {
+      for (let times = 0; times < 30; times++) {
         const answer = await ask(50, 'none', through);
         if (answer.kind === 'ok') await settle(answer, times % 9 === 0 ? 5 : 0, through);
       }
     };
     const looking = look();
-    await Promise.all(Array.from({ length: 16 }, (_none, at) => work(gateways[at % 2]!)));
+    await Promise.all(Array.from({ length: 8 }, (_none, at) => work(gateways[at % 2]!)));
     going = false;
     await looking;
-    expect(looked).toBeGreaterThan(3);
+    expect(looked).toBeGreaterThan(0);
     const line = (await dump())!;
     const spent = line.receipts.reduce((sum, { actual }) => sum + (actual?.[0] ?? 0), 0);
     expect(await counters()).toMatchObject({ reserved: 0, spent, available: 1000 - spent });
