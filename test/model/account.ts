@@ -21,6 +21,7 @@ export function isAmount(value: number): boolean {
 /** A plan's factor scales burst, refill units and maxReservation: rounded down, at least 1. */
 export function scaled(amount: number, factor: Factor): number {
   const product = (BigInt(amount) * BigInt(factor.numerator)) / BigInt(factor.denominator);
+  if (product > BigInt(MAX)) throw new Overflow('scaled');
   return Math.max(1, Number(product));
 }
 

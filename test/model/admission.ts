@@ -13,6 +13,7 @@ import {
   waitFor,
 } from './account.js';
 import {
+  type Done,
   type Event,
   emptyBook,
   type Kept,
@@ -240,9 +241,10 @@ function hold(state: LineState, twin: Twin, event: ReserveEvent, units: readonly
     ...{ generation: page.generation, epoch: page.epoch, reservedAt: twin.clock, expiresAt },
     ...{ state: 'RESERVED', operation: '', actual: undefined, least: undefined, evidence: '' },
     ...{ breach: false, unstarted: false, latest: attempt, seq: twin.seq },
-    ...{ due: expiresAt, keepUntil: 0, ended: 0 },
+    ...{ due: expiresAt, keepUntil: 0 },
   };
   state.receipts.set(id, kept);
+  state.done = doneWithout(state, kept.group);
   if (event.op === 'admit') bind(twin, kept, event.operation);
   const first = attempt > 1 ? state.receipts.get(event.first) : undefined;
   if (first !== undefined) first.latest = attempt;
@@ -311,6 +313,18 @@ export function end(state: LineState, twin: Twin, kept: Kept, ended: Kept['state
   kept.seq = twin.seq;
   if (kept.keepUntil > 0) return;
   kept.keepUntil = twin.clock + pageOf(twin, kept).terms.retentionMs;
-  state.ends += 1;
-  kept.ended = state.ends;
+  const { group, shadow, keepUntil } = kept;
+  if (groupOf(state, group).every((one) => one.keepUntil > 0)) {
+    state.done = [...doneWithout(state, group), { group, shadow, keepUntil }];
+  }
+}
+
+/** A group that somebody adds to is not done. */
+export function doneWithout(state: LineState, group: string): readonly Done[] {
+  return state.done.filter((done) => done.group !== group);
+}
+
+/** All attempts of a key, and the receipts of their own beside them. */
+export function groupOf(state: LineState, group: string): Kept[] {
+  return [...state.receipts.values()].filter((kept) => kept.group === group);
 }

@@ -1,7 +1,7 @@
 /** Settle and unknown in the model (docs/ledger.md, the operations so named). */
 import type { Outcome, Terms } from '../../src/ledger/types.js';
 import { credit, debtOf, excess, isAmount, openPage } from './account.js';
-import { end, giveBack, openLine } from './admission.js';
+import { doneWithout, end, giveBack, openLine } from './admission.js';
 import {
   type Kept,
   type LineState,
@@ -260,9 +260,10 @@ function ownReceipt(
     ...{ units: page.books.map(() => 0), reservedAt, expiresAt: reservedAt },
     ...{ state: 'USAGE_UNKNOWN', operation: event.operation, actual: undefined, least: undefined },
     ...{ evidence: '', breach: false, unstarted: true, latest: attempt, seq: twin.seq },
-    ...{ due: 0, keepUntil: 0, ended: 0 },
+    ...{ due: 0, keepUntil: 0 },
   };
   state.receipts.set(ownName(event), kept);
+  state.done = doneWithout(state, kept.group);
   return kept;
 }
 

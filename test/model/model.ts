@@ -48,7 +48,7 @@ export function step(before: LineState, event: Event): Step {
     return { state, reply };
   } catch (error) {
     if (!(error instanceof Overflow)) throw error;
-    return { state: before, reply: refused(before, event, 'overflow', shadowOf(before, event)) };
+    return { state: before, reply: refused(before, event, 'overflow', undefined) };
   }
 }
 
@@ -75,21 +75,17 @@ function apply(state: LineState, event: Event): Reply {
   }
 }
 
-/** The twin an event is about. */
-function shadowOf(state: LineState, event: Event): boolean {
-  if (event.op === 'sweep') return false;
-  if ('shadow' in event) return event.shadow;
-  const metadata = 'metadata' in event ? event.metadata : undefined;
-  return state.receipts.get(event.id)?.shadow ?? metadata?.shadow ?? false;
-}
-
+/** A freeze until a time that has passed is none, and changes nothing. */
 function freeze(state: LineState, event: Event & { shadow: boolean }, until: number): Outcome {
   const { shadow } = event;
   const before = twinOf(state, shadow);
   if (before === undefined) return refused(state, event, 'not-found', shadow);
-  const frozen = isFrozen(before.frozenUntil, nowOf(before, event));
-  const already = until === 0 ? !frozen : before.frozenUntil === until;
-  if (already) return { kind: 'same', receipt: undefined, line: viewOf(state, shadow, event) };
+  const now = nowOf(before, event);
+  const lifts = event.op === 'unfreeze';
+  const already = lifts ? !isFrozen(before.frozenUntil, now) : before.frozenUntil === until;
+  const passed = !lifts && !isFrozen(until, now);
+  if (already || passed)
+    return { kind: 'same', receipt: undefined, line: viewOf(state, shadow, event) };
   touch(state, shadow, event).frozenUntil = until;
   return movedLine(state, event);
 }

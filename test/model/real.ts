@@ -5,7 +5,7 @@
 import { Batcher } from '../../src/ledger/batcher.js';
 import { dumpLine } from '../../src/ledger/dump.js';
 import { Ledger } from '../../src/ledger/ledger.js';
-import { loadScript, type Script } from '../../src/ledger/scripts.js';
+import { loadScript } from '../../src/ledger/scripts.js';
 import type { LineDump } from '../../src/ledger/types.js';
 import {
   decodeOutcome,
@@ -55,7 +55,6 @@ export class Real {
   readonly #ledger: Ledger;
   readonly #admissions: Batcher;
   readonly #movements: Batcher;
-  readonly #look: Script = loadScript('look');
 
   constructor(socket: string) {
     this.#ledger = new Ledger({ redis: { path: socket }, prefix: 'm:', timeoutMs: 60_000 });

@@ -76,8 +76,13 @@ export interface Kept {
   due: number;
   /** 0 while open. */
   keepUntil: number;
-  /** Its place among those that ended, 0 while open. */
-  ended: number;
+}
+
+/** A group whose last open receipt ended, and from when on it may fold. */
+export interface Done {
+  readonly group: string;
+  readonly shadow: boolean;
+  readonly keepUntil: number;
 }
 
 /** One (subject, route): both twins and the receipts of both. */
@@ -89,8 +94,8 @@ export interface LineState {
   shadow: Twin | undefined;
   /** By `id`, or `id:operation` for a receipt of its own. */
   readonly receipts: Map<string, Kept>;
-  /** How many receipts ever ended. */
-  ends: number;
+  /** Groups in the order in which they ended. */
+  done: readonly Done[];
 }
 
 export interface ReserveEvent {
@@ -151,7 +156,7 @@ export type Event =
 
 /** A line nobody has asked for yet. */
 export function emptyLine(subject: string, route: string, tag: string): LineState {
-  return { subject, route, tag, real: undefined, shadow: undefined, receipts: new Map(), ends: 0 };
+  return { subject, route, tag, real: undefined, shadow: undefined, receipts: new Map(), done: [] };
 }
 
 export function emptyBook(opening: number): Book {
@@ -234,15 +239,7 @@ function dumpBook(limit: string, book: Book) {
 
 /** `limitReservation.v1` as the ledger answers it. */
 export function receiptOf(state: LineState, kept: Kept) {
-  const {
-    id,
-    own: _own,
-    group: _group,
-    due: _due,
-    keepUntil: _keepUntil,
-    ended: _ended,
-    ...rest
-  } = kept;
+  const { id, own: _own, group: _group, due: _due, keepUntil: _keepUntil, ...rest } = kept;
   const { subject, route } = state;
   return { ...rest, subject, route, reservation: `rl-${state.tag}-${id}` };
 }

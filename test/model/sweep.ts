@@ -1,36 +1,42 @@
 /** The sweep in the model: what time alone changes, and folding (docs/ledger.md, "sweep", "Ending and folding"). */
 import type { SweepReply } from '../../src/ledger/types.js';
 import { debtOf, indebted, openPage } from './account.js';
-import { giveBack } from './admission.js';
-import { type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
-import { pageOf, touch } from './view.js';
+import { giveBack, groupOf } from './admission.js';
+import { type Done, type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
+import { nowOf, pageOf, touch } from './view.js';
 
 interface SweepEvent {
   readonly now: number;
   readonly limit: number;
 }
 
+/** What is due is judged by Redis' clock, even where the line's is ahead of it. */
 export function sweep(state: LineState, event: SweepEvent): SweepReply {
-  const now = Math.max(event.now, state.real?.clock ?? 0, state.shadow?.clock ?? 0);
+  const { now } = event;
+  const limit = Math.max(1, event.limit);
   const touched = new Set<boolean>();
   const reach = (shadow: boolean): Twin => {
     if (touched.has(shadow)) return twinOf(state, shadow)!;
     touched.add(shadow);
-    return touch(state, shadow, { now });
+    return touch(state, shadow, event);
   };
   for (const shadow of [false, true]) {
     const twin = twinOf(state, shadow);
     if (twin !== undefined && indebted(twin).length > 0) reach(shadow);
   }
   const count = { expiring: 0, expired: 0, unknown: 0, folded: 0 };
-  for (const kept of dueBy(state, now).slice(0, event.limit)) {
+  const done = doneBy(state, event).slice(0, limit);
+  for (const kept of dueBy(state, now).slice(0, limit)) {
     count[age(state, reach(kept.shadow), kept)] += 1;
   }
-  for (const group of foldable(state, now).slice(0, event.limit)) {
-    for (const kept of group.receipts) reach(kept.shadow);
-    count.folded += fold(state, group.receipts);
+  state.done = state.done.slice(done.length);
+  for (const { group } of done) {
+    const receipts = groupOf(state, group);
+    if (!receipts.every((kept) => kept.keepUntil > 0 && !isKept(state, kept, event))) continue;
+    for (const kept of receipts) reach(kept.shadow);
+    count.folded += fold(state, receipts);
   }
-  return { ...count, nextDue: nextDue(state, now), now };
+  return { ...count, nextDue: nextDue(state, event), now };
 }
 
 /** Due ones, by time and then by ID. */
@@ -57,31 +63,14 @@ function age(state: LineState, twin: Twin, kept: Kept): 'expiring' | 'expired' |
   }
 }
 
-interface Group {
-  readonly keepUntil: number;
-  /** The last of its receipts that ended. */
-  readonly ended: number;
-  readonly receipts: readonly Kept[];
+/** Groups that may fold by their line's time. One that may not yet holds up those that ended after it. */
+function doneBy(state: LineState, event: SweepEvent): readonly Done[] {
+  const first = state.done.findIndex((done) => isKept(state, done, event));
+  return first === -1 ? state.done : state.done.slice(0, first);
 }
 
-/** Groups of which nothing is open, in the order in which they ended. */
-function ended(state: LineState): Group[] {
-  const groups = new Map<string, Kept[]>();
-  for (const kept of state.receipts.values()) {
-    groups.set(kept.group, [...(groups.get(kept.group) ?? []), kept]);
-  }
-  return [...groups.values()]
-    .filter((receipts) => receipts.every((kept) => kept.keepUntil > 0))
-    .map((receipts) => ({
-      receipts,
-      keepUntil: Math.max(...receipts.map((kept) => kept.keepUntil)),
-      ended: Math.max(...receipts.map((kept) => kept.ended)),
-    }))
-    .sort((a, b) => a.ended - b.ended);
-}
-
-function foldable(state: LineState, now: number): Group[] {
-  return ended(state).filter((group) => group.keepUntil <= now);
+function isKept(state: LineState, one: Kept | Done, event: SweepEvent): boolean {
+  return one.keepUntil > nowOf(twinOf(state, one.shadow), event);
 }
 
 /** Folds a group as a whole; where an archive would overflow, it stays. Says how many receipts that are. */
@@ -114,15 +103,13 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
  * When the line next has something to do, 0: never. One in debt is looked at every second, so that
  * refill repays it.
  */
-function nextDue(state: LineState, now: number): number {
+function nextDue(state: LineState, event: SweepEvent): number {
   const dues = [...state.receipts.values()].map((kept) => kept.due).filter((due) => due > 0);
-  const folds = ended(state)
-    .map((group) => group.keepUntil)
-    .slice(0, 1);
+  const folds = state.done.slice(0, 1).map((done) => done.keepUntil);
   const owes = [state.real, state.shadow].some(
     (twin) =>
       twin !== undefined && openPage(twin).terms.limits.some(({ name }) => debtOf(twin, name) > 0),
   );
-  const next = Math.min(...dues, ...folds, owes ? now + 1000 : Number.POSITIVE_INFINITY);
+  const next = Math.min(...dues, ...folds, owes ? event.now + 1000 : Number.POSITIVE_INFINITY);
   return next === Number.POSITIVE_INFINITY ? 0 : next;
 }

@@ -193,19 +193,19 @@ export function lastInstant(state: LineState): number {
  */
 export function canonical(state: LineState, world: World): string {
   const last = Math.max(...world.instants);
-  const all = [...state.receipts.values()];
-  const ends = all.map(({ ended }) => ended).sort((a, b) => a - b);
-  const receipts = all.map((kept) => {
-    const { seq: _seq, keepUntil, reservedAt, expiresAt, ended, ...rest } = kept;
+  const receipts = [...state.receipts.values()].map((kept) => {
+    const { seq: _seq, keepUntil, reservedAt, expiresAt, ...rest } = kept;
     const dead = !world.looksBack && kept.state !== 'RESERVED';
-    const times = dead ? [] : [reservedAt, expiresAt, ends.indexOf(ended)];
+    const times = dead ? [] : [reservedAt, expiresAt];
     return [...Object.values(rest), ...times, Math.min(keepUntil, last + 1)].join('|');
   });
   const twins = [false, true].map((shadow) => {
     const twin = twinOf(state, shadow);
     return twin === undefined ? '' : canonicalTwin(twin);
   });
-  return [...twins, ...receipts.sort()].join('\n');
+  const done = world.looksBack ? state.done : [];
+  const order = done.map(({ group, keepUntil }) => `${group}|${Math.min(keepUntil, last + 1)}`);
+  return [...twins, ...receipts.sort(), ...order].join('\n');
 }
 
 function canonicalTwin(twin: Twin): string {
