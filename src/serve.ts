@@ -325,5 +325,7 @@ export async function serveCommand(
     process.exit(1);
   }, STOP_MS_MAX).unref();
   await earmark.stop();
+  // An Envoy that connected once more on the way does not keep the process.
+  setImmediate(() => process.exit());
   return 0;
 }
