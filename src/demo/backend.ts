@@ -108,10 +108,11 @@ export class DemoBackend {
     this.#http2 = createHttp2Server(answer as never);
   }
 
-  static async start(): Promise<DemoBackend> {
+  /** `port` is that of HTTP/1.1; 0: one that is free. */
+  static async start(port = 0): Promise<DemoBackend> {
     const backend = new DemoBackend();
     for (const server of [backend.#http1, backend.#http2]) {
-      server.listen(0, '127.0.0.1');
+      server.listen(server === backend.#http1 ? port : 0, '127.0.0.1');
       await once(server, 'listening');
     }
     return backend;
