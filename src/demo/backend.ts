@@ -47,6 +47,9 @@ interface Hold {
   readonly release: () => void;
 }
 
+/** Longer than any demo: Envoy keeps idle connections, and must not send on one that is closing just then. */
+const KEEP_ALIVE_MS = 3_600_000;
+
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 function header(request: IncomingMessage, name: string): string {
@@ -103,7 +106,8 @@ export class DemoBackend {
     const answer = (request: IncomingMessage, response: ServerResponse): void => {
       this.#answer(request, response).catch(() => response.destroy());
     };
-    this.#http1 = createServer(answer);
+    this.#http1 = createServer({ keepAliveTimeout: KEEP_ALIVE_MS }, answer);
+    this.#http1.headersTimeout = KEEP_ALIVE_MS + 1000;
     // Node's own compatibility layer: same calls, other classes.
     this.#http2 = createHttp2Server(answer as never);
   }

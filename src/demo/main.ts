@@ -75,11 +75,26 @@ function upstreams(options: Options, backend: DemoBackend): readonly Upstream[] 
 async function firstModel(url: URL): Promise<string> {
   const key = process.env.OPENAI_API_KEY;
   const headers = key ? { authorization: `Bearer ${key}` } : {};
-  const answer = await fetch(new URL('/v1/models', url), { headers });
-  const { data } = (await answer.json()) as { data?: readonly { id?: unknown }[] };
-  const id = data?.[0]?.id;
-  if (typeof id !== 'string') throw new Error(`${url} names no model: give one by --model NAME`);
-  return id;
+  const models = new URL('/v1/models', url);
+  const answer = await fetch(models, { headers }).catch((error: Error) => {
+    const why = (error.cause as { code?: string } | undefined)?.code ?? error.message;
+    throw new Error(`nothing answers at ${url} (${why}): start the server, or correct --backend`);
+  });
+  const text = await answer.text();
+  const id = firstIdOf(text);
+  if (id !== undefined) return id;
+  const said = `${answer.status} ${text.slice(0, 200)}`.trim();
+  throw new Error(`${models} names no model (${said}): give one by --model NAME`);
+}
+
+function firstIdOf(text: string): string | undefined {
+  try {
+    const { data } = JSON.parse(text) as { data?: readonly { id?: unknown }[] };
+    const id = data?.[0]?.id;
+    return typeof id === 'string' ? id : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 async function playAll(stage: Stage, backend: DemoBackend, tell: Teller): Promise<void> {

@@ -8,6 +8,9 @@ import { join } from 'node:path';
 /** An earmark answers what is under way before it ends. */
 const PATIENCE_MS = 12_000;
 
+/** What Envoy says at every start of fields that its makers still work on: no trace of what went wrong. */
+const NOTICE = /work-in-progress|no configured limit to the number of allowed active downstream/;
+
 export const sleep = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
 
 /** Asks until there is an answer; throws, with `what` in its message, when there is none in time. */
@@ -72,7 +75,11 @@ export class Process {
   }
 
   lastLines(count: number): string {
-    return readFileSync(this.#log, 'utf8').trimEnd().split('\n').slice(-count).join('\n');
+    const lines = readFileSync(this.#log, 'utf8').trimEnd().split('\n');
+    return lines
+      .filter((line) => !NOTICE.test(line))
+      .slice(-count)
+      .join('\n');
   }
 
   /** Ends it by its pid; what doesn't end in time is killed. */

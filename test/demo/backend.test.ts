@@ -53,6 +53,11 @@ test('a stream ends with a chunk of usage alone, and [DONE]', async () => {
   expect(chunks.slice(0, -1).every((chunk) => chunk.usage === null)).toBe(true);
 });
 
+test('an idle connection outlives every demo: Envoy may send on it at any time', async () => {
+  const seconds = /timeout=(\d+)/.exec((await ask(QUESTION)).headers.get('keep-alive') ?? '')?.[1];
+  expect(Number(seconds)).toBeGreaterThan(600);
+});
+
 test('without usage nothing reports any', async () => {
   const whole = await ask(QUESTION, { 'x-demo-usage': 'none' });
   expect(await whole.json()).not.toHaveProperty('usage');

@@ -82,9 +82,11 @@ test(
     expect(before).toContain(rule);
     writeFileSync(file, before.replace(rule, ''));
     const home = fresh('home');
-    const { code, stdout } = await demo(home, [], { EARMARK_LUA_DIR: lua });
+    const { code, stdout, stderr } = await demo(home, [], { EARMARK_LUA_DIR: lua });
     expect(stdout).toMatch(/✗ it used 200, and the 400 .* came back/);
     expect(stdout).toMatch(/^\d+ of \d+ not as they should be$/m);
+    expect(stderr).toContain('-- envoy a');
+    expect(stderr).not.toContain('work-in-progress');
     expect(code).toBe(1);
     expect(leftOver(home)).toEqual([]);
   },
@@ -125,6 +127,17 @@ test(
   },
   DEMO_MS_MAX,
 );
+
+test('where nothing is at the URL it says so, and what to do', async () => {
+  const backend = await DemoBackend.start();
+  const url = `http://127.0.0.1:${backend.port}/`;
+  backend.stop();
+  const { code, stderr } = await demo(fresh('home'), ['--backend', url]);
+  expect(stderr).toContain(
+    `nothing answers at ${url} (ECONNREFUSED): start the server, or correct --backend`,
+  );
+  expect(code).toBe(1);
+});
 
 /** What it has said once the lines to try are there. */
 async function tellingLines(child: ChildProcess): Promise<string> {
