@@ -104,8 +104,9 @@ export class Settler {
     const end = Date.now() + STOP_MS;
     await this.idle(STOP_MS);
     for (;;) {
-      for (const item of this.#waiting.takeAll()) this.#start(item);
-      await this.idle(end - Date.now());
+      // What is still under way when time is up must end before anybody can say what is left.
+      if (Date.now() < end) for (const item of this.#waiting.takeAll()) this.#start(item);
+      await this.idle(Math.max(STOP_PAUSE_MS, end - Date.now()));
       if (this.#waiting.size === 0 || (await this.#spooled(Date.now() >= end))) return;
       await sleep(STOP_PAUSE_MS);
     }
