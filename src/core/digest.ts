@@ -50,6 +50,14 @@ export function bodyDigest(body: Body): string {
   return digestOf('', body);
 }
 
+/**
+ * What a request's record is kept under. An ID alone may come from a client, and then stands on every repeat, also on
+ * those that end before they are asked about; no two of them began at the same instant.
+ */
+export function requestName(requestId: string, startedAt: string): string {
+  return `${startedAt} ${requestId}`;
+}
+
 /** Method and path as the request ID's record holds them: as the access log can say them. */
 export function methodPath(method: string, path: string): string {
   return `${METHODS.includes(method) ? method : ''} ${path}`;

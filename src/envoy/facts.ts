@@ -9,6 +9,7 @@ const MAXIMA = ['max_completion_tokens', 'max_tokens', 'max_output_tokens'];
 type Json = Readonly<Record<string, unknown>>;
 
 export interface ReadRequest {
+  readonly startedAt: string;
   readonly facts: RequestFacts;
   readonly body: Body;
   /** Bytes of the body as it was sent, as far as known. */
@@ -75,5 +76,6 @@ export function readRequest(request: CheckRequest): ReadRequest {
     digest: () => bodyDigest(body),
   };
   const bodyBytes = Math.max(body.bytes.length, body.declaredBytes);
-  return { facts, body, bodyBytes, json, problem: problem ?? maximum.problem };
+  const { startedAt } = request;
+  return { startedAt, facts, body, bodyBytes, json, problem: problem ?? maximum.problem };
 }

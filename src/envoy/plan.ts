@@ -1,5 +1,5 @@
 /** From a Check to what the ledger is asked, or to the answer that needs no ledger. Pure: decides, does nothing. */
-import { methodPath, requestDigest } from '../core/digest.js';
+import { methodPath, requestDigest, requestName } from '../core/digest.js';
 import { KEY_BYTES_MAX, SUBJECT_BYTES_MAX } from '../core/limits.js';
 import type { AdmitRequest } from '../ledger/types.js';
 import { modeOf, rulesOf } from '../policy/rollout.js';
@@ -97,6 +97,10 @@ function ask(
   const units = budget.estimate({ facts, json, bodyBytes, factor });
   const { generation, content } = policy;
   const { method, path } = facts;
+  const announce = {
+    requestId: requestName(requestId, read.startedAt),
+    methodPath: methodPath(method, path),
+  };
   const request: Plan['request'] = {
     subject,
     route: budget.route,
@@ -108,7 +112,7 @@ function ask(
     closed: mode === 'refuseAll',
     routeFrozenUntil: view.frozenUntil(budget.route),
     again: budget.settledAgain === 'reserve',
-    ...(requestId === '' ? {} : { announce: { requestId, methodPath: methodPath(method, path) } }),
+    ...(requestId === '' ? {} : { announce }),
     operation,
   };
   return { kind: 'ask', mode, policy, budget, request };

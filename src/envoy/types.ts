@@ -2,6 +2,8 @@
 
 /** The part of a CheckRequest that is looked at. */
 export interface CheckRequest {
+  /** When the request began, in Envoy's bytes: the same as in its log entry. '' where Envoy doesn't say. */
+  readonly startedAt: string;
   readonly method: string;
   /** With query. */
   readonly path: string;

@@ -18,6 +18,7 @@ import {
   filterMetadata,
   read,
   readAll,
+  readOpaque,
   readPair,
   skip,
   TEXT_1,
@@ -76,6 +77,7 @@ const httpRequest: Visit<CheckTarget> = (reader, tag, into) => {
 
 const request: Visit<CheckTarget> = (reader, tag, into) => {
   if (tag === TEXT_2) read(reader, into, httpRequest);
+  else if (tag === TEXT_1) into.startedAt = readOpaque(reader);
   else skip(reader, tag);
 };
 
@@ -102,6 +104,7 @@ const NO_BODY = Buffer.alloc(0);
 /** The body is a view of `bytes`, not a copy. Throws where the bytes are no CheckRequest. */
 export function decodeCheckRequest(bytes: Buffer): CheckRequest {
   const into: CheckTarget = {
+    startedAt: '',
     method: '',
     path: '',
     host: '',

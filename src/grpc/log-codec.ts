@@ -7,6 +7,7 @@ import {
   type Reader,
   read,
   readAll,
+  readOpaque,
   readPair,
   skip,
   TEXT_1,
@@ -47,7 +48,8 @@ const common: Visit<EntryTarget> = (reader, tag, into) => {
   if (tag === TEXT_10) {
     entry.complete = true;
     skip(reader, tag);
-  } else if (tag === TEXT_17) read(reader, entry.metadata, filterMetadata);
+  } else if (tag === TEXT_5) entry.startedAt = readOpaque(reader);
+  else if (tag === TEXT_17) read(reader, entry.metadata, filterMetadata);
   else if (tag === VARINT_24) entry.attempts = reader.uint32();
   else if (tag === TEXT_26) into.streamId = reader.string();
   else if (tag === VARINT_31) entry.upstreamBytesSent = Number(reader.uint64());
@@ -90,6 +92,7 @@ const httpEntry: Visit<EntryTarget> = (reader, tag, into) => {
 function emptyEntry(): Entry {
   return {
     type: '',
+    startedAt: '',
     requestId: '',
     method: '',
     path: '',

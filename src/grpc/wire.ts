@@ -60,6 +60,11 @@ export function readAll<T>(bytes: Uint8Array, into: T, visit: Visit<T>): T {
   return into;
 }
 
+/** A message that is only compared with its like. */
+export function readOpaque(reader: Reader): string {
+  return (reader.bytes() as Buffer).toString('base64');
+}
+
 /** Steps over a field that isn't needed. */
 export function skip(reader: Reader, tag: number): void {
   reader.skipType(tag & 7);

@@ -1,5 +1,5 @@
 /** Which operation an access-log entry is about: our signed metadata says, or the Check that its request ID finds. */
-import { methodPath } from '../core/digest.js';
+import { methodPath, requestName } from '../core/digest.js';
 import type { LedgerApi } from '../ledger/api.js';
 import type { EvidenceRef } from '../ledger/types.js';
 import type { Budget, Policy } from '../policy/types.js';
@@ -47,7 +47,8 @@ export async function bind(
 /** An answer that Envoy did not get leaves no metadata behind: only the request ID tells. */
 async function lookUp(ledger: Finder, entry: LogEntry, unsent: boolean): Promise<Binding> {
   if (entry.requestId === '') return { kind: 'none', cause: 'no request ID' };
-  const ref = await ledger.findCheck(entry.requestId, methodPath(entry.method, entry.path));
+  const name = requestName(entry.requestId, entry.startedAt);
+  const ref = await ledger.findCheck(name, methodPath(entry.method, entry.path));
   if (ref === undefined) return { kind: 'search' };
   if (unsent) return { kind: 'bound', ref, generation: 0, route: '', unreserved: true };
   const found = await ledger.get(ref.reservation);

@@ -6,6 +6,8 @@ import type { Usage } from '../policy/types.js';
 export interface LogEntry {
   /** '' where the entry has none; only '' and 'DownstreamEnd' are evidence. */
   readonly type: string;
+  /** When the request began, in Envoy's bytes: the same as in its Check. '' where the entry has none. */
+  readonly startedAt: string;
   readonly requestId: string;
   readonly method: string;
   /** original_path where the entry has one. */

@@ -81,10 +81,9 @@ function withMetadata(ending: Ending, answer: Answer): Json {
 async function checkOf(ending: Ending, tenant: string): Promise<Answer> {
   const { request_method, original_path, path, request_id } = ending.entry.request;
   const headers = { 'x-tenant': tenant, 'x-request-id': request_id ?? 'none' };
-  return gateway.check(
-    { method: request_method ?? 'GET', path: original_path ?? path ?? '/', headers },
-    { deadlineMs: lossy ? 0 : 5000 },
-  );
+  const http = { method: request_method ?? 'GET', path: original_path ?? path ?? '/', headers };
+  const request = { time: ending.entry.common_properties.start_time, http };
+  return gateway.check({}, { attributes: { request }, deadlineMs: lossy ? 0 : 5000 });
 }
 
 describe.each(endings.map((ending, index) => [index, ending] as const))('%i', (index, ending) => {

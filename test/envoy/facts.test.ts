@@ -11,6 +11,7 @@ const request = (body: string | Buffer, headers: Record<string, string> = {}): C
     path: '/v1/chat?a=b',
     host: 'llm',
     context: {},
+    startedAt: '',
     principal: '',
     metadata: {},
   },

@@ -234,7 +234,14 @@ test.each([
     ...{ meter: kept, log: kept },
   });
   const headers = { 'x-tenant': 'a', 'x-request-id': 'r' };
-  const rest = { host: '', body: Buffer.alloc(0), context: {}, principal: '', metadata: {} };
+  const rest = {
+    startedAt: '',
+    host: '',
+    body: Buffer.alloc(0),
+    context: {},
+    principal: '',
+    metadata: {},
+  };
   const request = { method: 'POST', path, headers, ...rest };
   const started = performance.now();
   const call = { deadline: Date.now() + 200, cancelled: () => false };

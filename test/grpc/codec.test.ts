@@ -48,6 +48,7 @@ const checkJson = {
 describe('CheckRequest', () => {
   test('everything that is looked at is read, everything else stepped over', () => {
     expect(decodeCheckRequest(envoyBytes(CHECK, checkJson))).toEqual({
+      startedAt: 'COCw89IG',
       method: 'POST',
       path: '/v1/chat?a=b',
       host: 'llm',
@@ -164,6 +165,7 @@ describe('access-log entries', () => {
     expect(decodeLogEntries(message(entry))).toEqual([
       {
         type: 'DownstreamEnd',
+        startedAt: 'CKS4udgG',
         requestId: 'request',
         method: 'POST',
         path: '/v1/chat?a=b',

@@ -200,6 +200,17 @@ describe('without our metadata, by the request ID', () => {
     expect(await stateOf(first)).toEqual(before);
   });
 
+  test('half a repeat under the same ID, of which no Check was made, is not the one that runs', async () => {
+    const headers = { 'x-tenant': requestId, 'x-request-id': requestId };
+    const request = { time: '2026-12-01T05:33:24Z', http: { method: 'POST', path, headers } };
+    const running = await gateway.check({}, { attributes: { request } });
+    const started = (start_time: string) => entry({ common: { ...unsent, start_time } });
+    await gateway.log(started('2026-12-01T05:33:25Z'));
+    expect(await stateOf(running)).toMatchObject({ state: 'STARTED', spent: 0 });
+    await gateway.log(started('2026-12-01T05:33:24Z'));
+    expect(await stateOf(running)).toMatchObject({ state: 'SETTLED', actual: 0 });
+  });
+
   test('a duplicate’s entry never settles the original', async () => {
     const headers = { 'x-tenant': requestId, 'idempotency-key': 'k' };
     const check = (id: string) =>

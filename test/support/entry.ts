@@ -5,6 +5,7 @@ import type { LogEntry } from '../../src/settle/types.js';
 export function logEntry(some: Partial<LogEntry> = {}): LogEntry {
   return {
     type: 'DownstreamEnd',
+    startedAt: '',
     requestId: 'request-1',
     method: 'POST',
     path: '/v1/chat/completions',
