@@ -74,25 +74,32 @@ function isNothing(amounts: readonly number[]): boolean {
 }
 
 function settleKept(state: LineState, event: SettleEvent, kept: Kept): Outcome {
-  const before = twinOf(state, kept.shadow)!;
-  const actual = expand(event.actual, pageOf(before, kept).terms, kept.units);
-  if (actual === undefined) return refused(state, event, 'invalid', kept);
-  if (kept.operation === event.operation) {
-    return kept.keepUntil === 0
-      ? settled(state, event, kept, actual)
-      : repeated(state, event, kept, actual);
+  const bound = kept.operation === event.operation;
+  if (!bound && !isUnbound(kept)) {
+    if (isNothing(event.actual)) return same(state, event, kept);
+    return settleOnItsOwn(state, event, kept.shadow, kept);
   }
-  const unbound = kept.state === 'RESERVED' || kept.state === 'EXPIRING';
+  const before = twinOf(state, kept.shadow)!;
+  const actual = amountsFor(kept, event.actual, pageOf(before, kept).terms);
+  if (actual === undefined) return refused(state, event, 'invalid', undefined);
+  if (bound) {
+    const open = kept.keepUntil === 0;
+    return (open ? settled : repeated)(state, event, kept, actual);
+  }
   if (isNothing(actual)) {
-    if (kept.state !== 'RESERVED') return same(state, event, kept);
+    if (kept.state === 'EXPIRING') return same(state, event, kept);
     kept.evidence = event.grade;
     giveBack(state, touch(state, kept.shadow, event), kept, 'RELEASED');
     return moved(state, event, kept);
   }
-  if (!unbound) return settleOnItsOwn(state, event, kept.shadow, kept);
   kept.operation = event.operation;
   kept.unstarted = true;
   return settled(state, event, kept, actual);
+}
+
+/** A use binds it, though no start did. */
+function isUnbound(kept: Kept): boolean {
+  return kept.state === 'RESERVED' || kept.state === 'EXPIRING';
 }
 
 function settled(
@@ -196,10 +203,8 @@ function settleOnItsOwn(
 ): Outcome {
   const terms = termsForOwn(state, event, shadow, original);
   if (terms === undefined) return refused(state, event, 'not-found', shadow);
-  const actual = amountsForOwn(event.actual, terms, original);
-  if (actual === undefined) return refused(state, event, 'invalid', original ?? shadow);
   const kept = ownReceipt(state, event, shadow, original);
-  return settled(state, event, kept, actual);
+  return settled(state, event, kept, amountsForOwn(event.actual, terms));
 }
 
 /**
@@ -228,15 +233,14 @@ function termsForOwn(
   return (original === undefined ? openPage(twin) : pageOf(twin, original)).terms;
 }
 
-/** What is meant for other limits than those of today counts as one amount, the greatest. */
-function amountsForOwn(
-  amounts: readonly number[],
-  terms: Terms,
-  original: Kept | undefined,
-): readonly number[] | undefined {
+function amountsFor(kept: Kept, amounts: readonly number[], terms: Terms) {
+  return kept.own ? amountsForOwn(amounts, terms) : expand(amounts, terms, kept.units);
+}
+
+/** What is meant for other limits than those of the page counts as one amount, the greatest. */
+function amountsForOwn(amounts: readonly number[], terms: Terms): readonly number[] {
   const nothing = terms.limits.map(() => 0);
-  const fits = original !== undefined || amounts.length === terms.limits.length;
-  return expand(fits ? amounts : [Math.max(...amounts)], terms, nothing);
+  return expand(amounts, terms, nothing) ?? expand([Math.max(...amounts)], terms, nothing)!;
 }
 
 /** A receipt of 0 units, bound to the operation; the line opens where the ledger forgot it. */
@@ -268,16 +272,15 @@ function ownReceipt(
 }
 
 function unknownKept(state: LineState, event: UnknownEvent, kept: Kept): Outcome {
+  const bound = kept.operation === event.operation;
+  if (!bound && !isUnbound(kept)) return unknownOnItsOwn(state, event, kept.shadow, kept);
   const before = twinOf(state, kept.shadow)!;
-  const least = leastOf(event, pageOf(before, kept).terms, kept.units);
-  if (least === 'invalid') return refused(state, event, 'invalid', kept);
-  const unbound = kept.state === 'RESERVED' || kept.state === 'EXPIRING';
-  if (kept.operation !== event.operation && !unbound) {
-    return unknownOnItsOwn(state, event, kept.shadow, kept);
-  }
+  const known = event.least.length > 0;
+  const least = known ? amountsFor(kept, event.least, pageOf(before, kept).terms) : undefined;
+  if (known && least === undefined) return refused(state, event, 'invalid', undefined);
   if (kept.keepUntil > 0) return same(state, event, kept);
   if (kept.state === 'USAGE_UNKNOWN') return learned(state, event, kept, least);
-  if (unbound) {
+  if (!bound) {
     kept.operation = event.operation;
     kept.unstarted = true;
   }
@@ -326,15 +329,6 @@ function unknownOnItsOwn(
 ): Outcome {
   const terms = termsForOwn(state, event, shadow, original);
   if (terms === undefined) return refused(state, event, 'not-found', shadow);
-  const nothingKnown = event.least.length === 0;
-  const least = nothingKnown ? undefined : amountsForOwn(event.least, terms, original);
-  if (least === undefined && !nothingKnown) {
-    return refused(state, event, 'invalid', original ?? shadow);
-  }
+  const least = event.least.length === 0 ? undefined : amountsForOwn(event.least, terms);
   return nowUnknown(state, event, ownReceipt(state, event, shadow, original), least);
-}
-
-function leastOf(event: UnknownEvent, terms: Terms, held: readonly number[]) {
-  if (event.least.length === 0) return undefined;
-  return expand(event.least, terms, held) ?? 'invalid';
 }

@@ -96,7 +96,7 @@ function creditLine(state: LineState, event: Event & { op: 'credit' }): Outcome 
   const before = twinOf(state, shadow);
   if (before === undefined) return refused(state, event, 'not-found', shadow);
   const known = bookOf(openPage(before), limit) !== undefined;
-  if (!isAmount(units)) return refused(state, event, 'invalid', shadow);
+  if (!isAmount(units)) return refused(state, event, 'invalid', undefined);
   if (!known) return refused(state, event, 'not-found', shadow);
   grant(touch(state, shadow, event), limit, units);
   return movedLine(state, event);

@@ -1,6 +1,6 @@
 /** The sweep in the model: what time alone changes, and folding (docs/ledger.md, "sweep", "Ending and folding"). */
 import type { SweepReply } from '../../src/ledger/types.js';
-import { debtOf, indebted, openPage } from './account.js';
+import { debtOf, openPage } from './account.js';
 import { giveBack, groupOf } from './admission.js';
 import { type Done, type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
 import { nowOf, pageOf, touch } from './view.js';
@@ -22,7 +22,7 @@ export function sweep(state: LineState, event: SweepEvent): SweepReply {
   };
   for (const shadow of [false, true]) {
     const twin = twinOf(state, shadow);
-    if (twin !== undefined && indebted(twin).length > 0) reach(shadow);
+    if (owes(twin)) reach(shadow);
   }
   const count = { expiring: 0, expired: 0, unknown: 0, folded: 0 };
   const done = doneBy(state, event).slice(0, limit);
@@ -106,10 +106,13 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
 function nextDue(state: LineState, event: SweepEvent): number {
   const dues = [...state.receipts.values()].map((kept) => kept.due).filter((due) => due > 0);
   const folds = state.done.slice(0, 1).map((done) => done.keepUntil);
-  const owes = [state.real, state.shadow].some(
-    (twin) =>
-      twin !== undefined && openPage(twin).terms.limits.some(({ name }) => debtOf(twin, name) > 0),
-  );
-  const next = Math.min(...dues, ...folds, owes ? event.now + 1000 : Number.POSITIVE_INFINITY);
-  return next === Number.POSITIVE_INFINITY ? 0 : next;
+  const soon = owes(state.real) || owes(state.shadow) ? [event.now + 1000] : [];
+  const all = [...dues, ...folds, ...soon];
+  return all.length === 0 ? 0 : Math.min(...all);
+}
+
+/** Debt that refill repays: that of a limit in force. */
+function owes(twin: Twin | undefined): boolean {
+  const limits = twin === undefined ? [] : openPage(twin).terms.limits;
+  return limits.some(({ name }) => debtOf(twin!, name) > 0);
 }
