@@ -38,13 +38,13 @@ export function readBudget(at: Cursor, plans: ReadonlyMap<string, Factor>): Read
   if (field('oversize').is('clamp')) onlyFor(field('oversize'), 'refuse');
   else field('oversize').choice(['refuse'], 'refuse');
 
-  const { limits, canonical: amounts } = readLimits(at, field);
-  checkArithmetic(limits, plans);
+  const { limits, canonical: amounts, sound } = readLimits(at, field);
   const cost = readCost(field('cost'));
   const costs = limits.map((limit) => (limit.prices ? compileCost(limit.prices) : cost.cost));
-  const rules = readEstimate(field('estimate'), limits, costs);
+  const rules = readEstimate(field('estimate'), sound ? limits : [], costs);
   const usage = readUsage(field('usage'), onlyFor);
   const times = readTimes(field);
+  if (sound) checkArithmetic(limits, plans, times.terms.epochMs);
   const expressions = readExpressions(field, route, plans);
   const settings = readSettings(field);
   warn(field, limits, costs, rules.rules, plans);

@@ -1,12 +1,22 @@
-/** The limits of a budget: amounts, refill, and the rules that publishing checks of them (design §3, rules 2, 7, 9). */
+/** The limits of a budget: amounts, refill, and the rules that publishing checks of them (docs/policy.md). */
 import { type Decimal, formatDecimal } from '../core/decimal.js';
 import { UNITS_MAX } from '../core/limits.js';
+import { scaleUnits } from '../estimate/estimate.js';
 import type { Factor, LimitTerms, Refill } from '../ledger/types.js';
 import type { Json } from './canonical.js';
 import { COST_PARTS, type Prices } from './cost.js';
 import { formatDuration } from './duration.js';
 import { LIMIT_KEYS, LIMITS_MAX, WINDOWS } from './schema.js';
 import type { Cursor } from './source.js';
+
+/** The shortest that each window can be. */
+const WINDOW_MS = {
+  minute: 60_000,
+  hour: 3_600_000,
+  day: 86_400_000,
+  week: 7 * 86_400_000,
+  month: 28 * 86_400_000,
+} as const;
 
 type Field = (key: string) => Cursor;
 type Form = { readonly [key: string]: Json };
@@ -114,11 +124,15 @@ function readList(list: Cursor, caps: Caps): readonly ReadLimit[] {
   });
 }
 
-/** `burst` and `refill`, or `limits`; with the budget's caps in each limit that they speak of. */
+/**
+ * `burst` and `refill`, or `limits`; with the budget's caps in each limit that they speak of. `sound`: every amount is
+ * what was written; where it is not, comparing it would complain of what nobody wrote.
+ */
 export function readLimits(
   at: Cursor,
   field: Field,
-): { limits: readonly ReadLimit[]; canonical: Form } {
+): { limits: readonly ReadLimit[]; canonical: Form; sound: boolean } {
+  const before = at.problems;
   const most = field('maxReservation');
   const caps: Caps = {
     maxReservation: most.present ? most.integer(1) : undefined,
@@ -128,7 +142,7 @@ export function readLimits(
   const several = field('limits').present && !field('limits').isEmptyList;
   if (!several && !field('burst').present) {
     at.fail('needs burst, the most that may be available, or limits with a burst each');
-    return { limits: [], canonical: {} };
+    return { limits: [], canonical: {}, sound: false };
   }
   if (several) {
     for (const key of ['burst', 'refill']) {
@@ -136,8 +150,9 @@ export function readLimits(
     }
   }
   const limits = several ? readList(field('limits'), caps) : [readOne(field, '', caps)];
-  checkCaps(field, limits, caps);
-  return { limits, canonical: formOf(limits, caps) };
+  const sound = at.problems === before;
+  if (sound) checkCaps(field, limits, caps);
+  return { limits, canonical: formOf(limits, caps), sound };
 }
 
 function formOf(limits: readonly ReadLimit[], caps: Caps): Form {
@@ -181,16 +196,22 @@ function checkCaps(field: Field, limits: readonly ReadLimit[], caps: Caps): void
 export function checkArithmetic(
   limits: readonly ReadLimit[],
   plans: ReadonlyMap<string, Factor>,
+  epochMs: number,
 ): void {
   const factors: readonly (readonly [string, Factor])[] =
     plans.size > 0 ? [...plans] : [['', { numerator: 1, denominator: 1 }]];
   for (const [plan, factor] of factors) {
     const under = plan === '' ? '' : ` under plan ${plan}`;
-    for (const limit of limits) checkExact(limit, factor, under);
+    for (const limit of limits) checkExact(limit, factor, epochMs, under);
   }
 }
 
-function checkExact({ terms, field }: ReadLimit, factor: Factor, under: string): void {
+function checkExact(
+  { terms, field }: ReadLimit,
+  factor: Factor,
+  epochMs: number,
+  under: string,
+): void {
   const numerator = BigInt(factor.numerator);
   const exact = (units: number): boolean => BigInt(units) * numerator <= BigInt(UNITS_MAX);
   if (!exact(terms.burst)) field('burst').fail(`is above 2^53 - 1${under}: lower it or the factor`);
@@ -198,12 +219,24 @@ function checkExact({ terms, field }: ReadLimit, factor: Factor, under: string):
   if (refill === null) return;
   if (!exact(refill.units))
     field('refill').fail(`is above 2^53 - 1${under}: lower it or the factor`);
-  if (!('everyMs' in refill)) return;
-  const units = (BigInt(refill.units) * numerator) / BigInt(factor.denominator) || 1n;
-  const every = BigInt(refill.everyMs);
-  if (units * every + every > BigInt(UNITS_MAX)) {
+  const units = scaleUnits(refill.units, factor);
+  if ('everyMs' in refill) {
+    const every = BigInt(refill.everyMs);
+    if (BigInt(units) * every + every > BigInt(UNITS_MAX)) {
+      field('refill').fail(
+        `has units × every (in ms) above 2^53 - 1${under}: divide both by the same number`,
+      );
+      return;
+    }
+  }
+  // What a full line has no room for is counted too, as minted and as lapsed.
+  const periods = Math.ceil(
+    epochMs / ('everyMs' in refill ? refill.everyMs : WINDOW_MS[refill.window]),
+  );
+  const minted = BigInt(scaleUnits(terms.burst, factor)) + BigInt(units) * BigInt(periods);
+  if (minted > BigInt(UNITS_MAX)) {
     field('refill').fail(
-      `has units × every (in ms) above 2^53 - 1${under}: divide both by the same number`,
+      `mints more than 2^53 - 1 in one epoch${under}, which no book can count: lower the refill, or shorten epoch`,
     );
   }
 }

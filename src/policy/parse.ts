@@ -18,7 +18,10 @@ export interface Parsed {
 
 /** Reads a document in the form of the contract's policy.yaml; `file` is only for the messages. */
 export function parsePolicy(text: string, file: string): Parsed {
-  const source = new Source(text, file);
+  return parse(new Source(text, file));
+}
+
+function parse(source: Source): Parsed {
   const root = source.root();
   const policy = root && readPolicy(root);
   const { problems, warnings } = source.sorted();
@@ -28,7 +31,7 @@ export function parsePolicy(text: string, file: string): Parsed {
 /** A policy as the ledger holds it: what is stored there stands, whatever this program would write today. */
 export function loadPolicy(canonical: string, content: string): Policy {
   if (contentOf(canonical) !== content) throw new Error('its content is not what was published');
-  const { policy, problems } = parsePolicy(canonical, 'ledger');
+  const { policy, problems } = parse(new Source(canonical, 'ledger', Number.POSITIVE_INFINITY));
   if (policy) return deepFreeze({ ...policy, canonical, content });
   throw new Error(problems.map((problem) => `${problem.path} ${problem.message}`).join('; '));
 }

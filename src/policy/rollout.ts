@@ -15,8 +15,8 @@ export interface ParsedRollout {
 }
 
 /** Reads a document in the form of the contract's rollout.yaml; also its own canonical form. */
-export function parseRollout(text: string, file: string): ParsedRollout {
-  const source = new Source(text, file);
+export function parseRollout(text: string, file: string, bytesMax?: number): ParsedRollout {
+  const source = new Source(text, file, bytesMax);
   const root = source.root();
   const rollout = root && readRollout(root);
   const { problems } = source.sorted();

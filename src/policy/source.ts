@@ -13,6 +13,7 @@ import { type Decimal, parseDecimal } from '../core/decimal.js';
 import { parseDuration } from './duration.js';
 import type { Problem } from './types.js';
 
+/** What people write. The canonical form of it, with every default in it, is several times as long. */
 const BYTES_MAX = 1 << 20;
 
 /** One document with what is wrong with it. A warning stops nothing. */
@@ -23,9 +24,9 @@ export class Source {
   readonly document: Document | undefined;
   private readonly lines = new LineCounter();
 
-  constructor(text: string, file: string) {
+  constructor(text: string, file: string, bytesMax = BYTES_MAX) {
     this.file = file;
-    if (text.length > BYTES_MAX) {
+    if (text.length > bytesMax) {
       this.problems.push({ ...this.at(0, ''), message: 'is above 1 MiB: split it' });
       return;
     }
@@ -92,6 +93,11 @@ export class Cursor {
   /** Is the scalar of this value. */
   is(value: string | number): boolean {
     return this.scalar() === value;
+  }
+
+  /** Of the whole document, so far: whether reading a part of it added one. */
+  get problems(): number {
+    return this.source.problems.length;
   }
 
   fail(message: string): void {

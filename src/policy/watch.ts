@@ -226,7 +226,7 @@ async function readText(file: string): Promise<string> {
 }
 
 function readStoredRollout(canonical: string): Rollout {
-  const { rollout, problems } = parseRollout(canonical, 'ledger');
+  const { rollout, problems } = parseRollout(canonical, 'ledger', Number.POSITIVE_INFINITY);
   if (rollout !== undefined) return rollout;
   throw new Error(`the rollout in the ledger: ${problems.map(formatProblem).join('; ')}`);
 }

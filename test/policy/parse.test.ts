@@ -273,13 +273,23 @@ describe('limits', () => {
   test('the largest refill that can be computed exactly is accepted', () => {
     // (2^53 - 1) = 6361 × 69431 × 20394401: units × every + every is exactly 2^53 - 1.
     const units = 69431 * 20394401 - 1;
-    const { terms } = budget([`refill: { units: ${units}, every: 6361ms }`]);
+    const { terms } = budget([`refill: { units: ${units}, every: 6361ms }`, 'epoch: 1s']);
     expect(terms.limits[0]!.refill).toEqual({ units, everyMs: 6361 });
     const { problems } = parsePolicy(
-      document([`refill: { units: ${units + 1}, every: 6361ms }`]),
+      document([`refill: { units: ${units + 1}, every: 6361ms }`, 'epoch: 1s']),
       '',
     );
     expect(problems).toHaveLength(1);
+  });
+
+  test.each([
+    ['{ units: 5, every: 100ms }', 0],
+    ['{ units: 6, every: 100ms }', 1],
+    ['{ units: 5, every: 99ms }', 1],
+  ])('what a book counts in an epoch is exact: %s', (refill, count) => {
+    const burst = `burst: ${Number.MAX_SAFE_INTEGER - 50}`;
+    const { problems } = parsePolicy(document([`refill: ${refill}`, 'epoch: 1s'], burst), '');
+    expect(problems).toHaveLength(count);
   });
 });
 
