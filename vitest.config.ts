@@ -6,7 +6,8 @@ const report = process.env.EARMARK_TEST_REPORT;
 
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
+    // Long waits only where somebody has the time: .ci/run.
+    include: ['test/**/*.test.ts', ...(process.env.EARMARK_LONG ? ['test/**/*.long.ts'] : [])],
     pool: 'forks',
     // Every file has servers of its own; more at once than cores only makes deadlines late.
     maxWorkers: 2,
