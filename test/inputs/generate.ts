@@ -127,6 +127,7 @@ function headers(dice: Dice, number: number): Record<string, string> {
 }
 
 const PATH = '/v1/chat/completions';
+const BEGAN = '2027-03-09T12:00:00Z';
 
 export function checkRequest(dice: Dice, number: number): Buffer {
   const path = dice.chance(0.9) ? PATH : text(dice);
@@ -138,7 +139,7 @@ export function checkRequest(dice: Dice, number: number): Buffer {
     ...('body' in raw ? { body: bytes.toString() } : { raw_body: bytes }),
   };
   const attributes = {
-    request: { http },
+    request: { time: BEGAN, http },
     context_extensions: { route: route(dice, number) },
     ...(dice.chance(0.2) ? { source: { principal: text(dice) } } : {}),
     ...(dice.chance(0.2) ? { metadata_context: { filter_metadata: metadata(dice) } } : {}),
@@ -170,6 +171,7 @@ export function logMessage(
     : {};
   const entry = {
     common_properties: {
+      start_time: BEGAN,
       ...(dice.chance(0.7) ? { time_to_last_upstream_rx_byte: '0.009s' } : {}),
       metadata: {
         filter_metadata: {
