@@ -2,6 +2,7 @@
 import { createServer, type IncomingMessage, type Server } from 'node:http';
 import { FieldError } from '../core/fields.js';
 import { HTTP_BODY_BYTES_MAX } from '../core/limits.js';
+import { refusalMessage } from '../ledger/refusals.js';
 import { shortSocket } from '../ledger/socket.js';
 import { LedgerUnavailable, type Outcome } from '../ledger/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
@@ -134,7 +135,7 @@ function receiptAnswer(outcome: Outcome): Answer {
   if (outcome.kind === 'limited') throw new Error('a settlement was limited');
   const { why, detail, receipt } = outcome;
   const status = why === 'not-found' ? 404 : why === 'invalid' ? 400 : 409;
-  const message = detail === '' ? why : `${why}: ${detail}`;
+  const message = refusalMessage(why, detail);
   return { status, body: { error: { message, field: null }, receipt: receipt ?? null } };
 }
 

@@ -19,7 +19,7 @@ export async function auditCommand(args: readonly string[], context: LedgerConte
   const report = await audit(context);
   const problems = report.problems.map(({ line, problem }) => `${line}: ${problem}`);
   const verdict = report.ok
-    ? `${report.lines.length} lines, everything adds up`
+    ? `${report.lines.length === 1 ? '1 line' : `${report.lines.length} lines`}, everything adds up`
     : problems.join('\n');
   return { table: tableOf(report.lines), text: verdict, json: report, code: report.ok ? 0 : 1 };
 }

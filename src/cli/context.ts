@@ -5,19 +5,27 @@ import { Documents } from '../ledger/documents.js';
 import { Ledger } from '../ledger/ledger.js';
 import { checkSchema, SchemaUnknown } from '../ledger/schema.js';
 import { LedgerUnavailable } from '../ledger/types.js';
+import { createLog } from '../telemetry/log.js';
 import type { Log } from '../telemetry/meter.js';
 
 /** A person waits: longer than a Check may. */
 const TIMEOUT_MS = 10_000;
 
 export class LedgerContext {
-  readonly #config: Config;
+  readonly #load: () => Config;
+  #loaded: Config | undefined;
   #redis: Redis | undefined;
   #ledger: Ledger | undefined;
   #trouble: string | undefined;
 
-  constructor(config: Config) {
-    this.#config = config;
+  constructor(load: () => Config) {
+    this.#load = load;
+  }
+
+  /** Read when it is first asked for: wrong usage is told before wrong settings. */
+  get #config(): Config {
+    this.#loaded ??= this.#load();
+    return this.#loaded;
   }
 
   get prefix(): string {
@@ -36,6 +44,10 @@ export class LedgerContext {
     };
     this.#redis ??= openRedis(redisOptions(this.#config.ledger), log, true);
     return this.#redis;
+  }
+
+  log(): Log {
+    return createLog(this.#config.logLevel, this.#config.gateway);
   }
 
   documents(): Documents {

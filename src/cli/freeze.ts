@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util';
 import { parseDuration } from '../policy/duration.js';
 import type { LedgerContext } from './context.js';
 import { type CommandResult, failed, wrongUsage } from './policy.js';
+import { unknownRoute } from './routes.js';
 
 const USAGE = {
   freeze: 'usage: earmark freeze --route ROUTE [--subject SUBJECT [--shadow]] [--for 15m]',
@@ -45,6 +46,8 @@ export async function freezeCommand(
   const wanted = read('freeze', args);
   if ('code' in wanted) return wanted;
   const { route, subject, shadow, forMs } = wanted;
+  const unknown = await unknownRoute(route, context);
+  if (unknown !== undefined) return unknown;
   const until = forMs === undefined ? -1 : (await context.now()) + forMs;
   const moved =
     subject === undefined
@@ -63,6 +66,8 @@ export async function unfreezeCommand(
   const wanted = read('unfreeze', args);
   if ('code' in wanted) return wanted;
   const { route, subject, shadow } = wanted;
+  const unknown = await unknownRoute(route, context);
+  if (unknown !== undefined) return unknown;
   if (subject === undefined) return unfreezeRoute(route, context);
   const moved = await onLine(context, subject, route, (ledger, line) =>
     ledger.unfreeze(line, shadow),
@@ -82,7 +87,10 @@ async function unfreezeRoute(route: string, context: LedgerContext): Promise<Com
       if (twin.frozenUntil !== 0 && (await ledger.unfreeze(twin, twin.shadow))) lines++;
     }
   }
-  const of = lines > 0 ? `, with ${lines} lines whose breach had frozen it` : '';
+  const of =
+    lines > 0
+      ? `, with ${lines === 1 ? '1 line' : `${lines} lines`} whose breach had frozen it`
+      : '';
   const text = moved ? `route ${route} goes on${of}` : `route ${route} was not frozen`;
   return { text, json: { ok: true, moved, lines }, code: 0 };
 }

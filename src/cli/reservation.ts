@@ -1,31 +1,68 @@
-/** `earmark reservation show ID`. */
+/** `earmark reservation show | list`. */
+import { parseArgs } from 'node:util';
 import { parseReservation } from '../core/ids.js';
 import type { Conflict } from '../ledger/ledger.js';
-import type { Receipt } from '../ledger/types.js';
+import { STATES } from '../ledger/stored.js';
+import type { Receipt, ReceiptDump } from '../ledger/types.js';
 import type { LedgerContext } from './context.js';
 import { type CommandResult, failed, wrongUsage } from './policy.js';
+import { findReceipts, receiptTable } from './receipts.js';
 import { printable } from './table.js';
 
-const USAGE = 'usage: earmark reservation show ID';
+const USAGE =
+  'usage: earmark reservation show ID | list [--state STATE] [--route ROUTE] [--subject SUBJECT]';
 
 export async function reservationCommand(
   args: readonly string[],
   context: LedgerContext,
-): Promise<CommandResult> {
+): Promise<CommandResult & { readonly table?: string }> {
   const [what, id, ...rest] = args;
+  if (what === 'list') return list(args.slice(1), context);
   if (what !== 'show' || id === undefined || rest.length > 0) return wrongUsage(USAGE);
-  if (parseReservation(id) === undefined) {
+  const parsed = parseReservation(id);
+  if (parsed === undefined) {
     return wrongUsage(`${JSON.stringify(id)} is no ID of a reservation (rl-…)\n${USAGE}`);
   }
   const ledger = await context.ledger();
   const found = await ledger.get(id);
-  if (found === undefined) {
+  const own = (await ledger.dump(parsed.tag))
+    .flatMap(({ receipts }) => receipts)
+    .filter((receipt) => receipt.own && receipt.reservation === id);
+  if (found === undefined && own.length === 0) {
     return failed(`no receipt ${id} is kept: it was never made, or is folded by now`);
   }
-  const { receipt, line } = found;
   const conflicts = await ledger.conflicts(id);
-  const text = [describe(receipt), ...conflicts.map(describeConflict)].join('\n');
-  return { text, json: { ...receipt, line, conflicts }, code: 0 };
+  const lines = [...own.map(describeOwn), ...conflicts.map(describeConflict)];
+  const receipt = found === undefined ? [] : [describe(found.receipt)];
+  const json = { ...found?.receipt, line: found?.line ?? null, own, conflicts };
+  return { text: [...receipt, ...lines].join('\n'), json, code: 0 };
+}
+
+async function list(args: readonly string[], context: LedgerContext) {
+  const text = { type: 'string' } as const;
+  let values: { state?: string; route?: string; subject?: string };
+  try {
+    const options = { state: text, route: text, subject: text };
+    ({ values } = parseArgs({ args: [...args], options }));
+  } catch (error) {
+    return wrongUsage(`${(error as Error).message}\n${USAGE}`);
+  }
+  const { state, route, subject } = values;
+  if (state !== undefined && !STATES.some((known) => known === state)) {
+    return wrongUsage(`--state ${state} is none: there are ${STATES.join(', ')}`);
+  }
+  const { receipts, more } = await findReceipts(await context.ledger(), { state, route, subject });
+  const note = more
+    ? `the first ${receipts.length} that were found, and there are more: narrow it by --state, --route or --subject`
+    : `${receipts.length === 1 ? '1 receipt' : `${receipts.length} receipts`}`;
+  const json = { ok: true, more, receipts };
+  return { table: receiptTable(receipts), text: note, json, code: 0 };
+}
+
+/** A use that no start won: it has a receipt of its own, beside the reservation's. */
+function describeOwn({ operation, state, actual, least, evidence }: ReceiptDump): string {
+  const amount = actual?.join(', ') ?? `at least ${least?.join(', ') || 0}`;
+  return `${'its own'.padEnd(12)} ${state} ${amount} ${evidence} by ${printable(operation)}`;
 }
 
 /** Evidence that contradicted the receipt: refused, and for the operator to judge. */

@@ -1,5 +1,7 @@
 /** `earmark rollout apply | show`. */
+import { applyRollout } from '../policy/apply.js';
 import { parseRollout } from '../policy/rollout.js';
+import type { RouteRollout } from '../policy/types.js';
 import {
   type CommandContext,
   type CommandResult,
@@ -10,6 +12,7 @@ import {
   withProblems,
   wrongUsage,
 } from './policy.js';
+import { printable } from './table.js';
 
 const USAGE = 'usage: earmark rollout apply FILE | show';
 
@@ -31,7 +34,7 @@ async function apply(file: string, context: CommandContext): Promise<CommandResu
   const { rollout, problems } = parseRollout(text, file);
   if (rollout === undefined) return withProblems(problems);
   const { generation } = rollout;
-  const outcome = await (await documentsOf(context)).applyRollout(rollout);
+  const outcome = await applyRollout(await documentsOf(context), rollout);
   const json = { ok: true, generation, moved: outcome === 'moved' };
   return {
     text:
@@ -50,7 +53,26 @@ async function show(context: CommandContext): Promise<CommandResult> {
     const text = `no rollout: generation ${newest}, the newest, runs in shadow everywhere`;
     return { text, json: { ok: true, generation: newest, rollout: null }, code: 0 };
   }
-  const document: unknown = JSON.parse(rollout.canonical);
+  const document = JSON.parse(rollout.canonical) as StoredRollout;
   const json = { ok: true, generation: rollout.generation, rollout: document };
-  return { text: JSON.stringify(document, null, 2), json, code: 0 };
+  const rules = [
+    ...Object.entries(document.routes),
+    ['every other route', document.default] as const,
+  ];
+  const lines = rules.map(([route, rule]) => `${printable(route)}: ${describe(rule)}`);
+  return { text: [`generation ${rollout.generation}`, ...lines].join('\n'), json, code: 0 };
+}
+
+interface StoredRollout {
+  readonly default: RouteRollout;
+  readonly routes: Readonly<Record<string, RouteRollout>>;
+}
+
+/** "enforce, 25 % by subject, only acme". */
+function describe({ mode, percent, by, only, except }: RouteRollout): string {
+  const parts: string[] = [mode];
+  if (percent < 100) parts.push(`${percent} % by ${by}`);
+  if (only.length > 0) parts.push(`only ${only.map(printable).join(' ')}`);
+  if (except.length > 0) parts.push(`except ${except.map(printable).join(' ')}`);
+  return parts.join(', ');
 }

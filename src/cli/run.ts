@@ -6,7 +6,8 @@ import { serveCommand } from '../serve.js';
 import { auditCommand } from './audit.js';
 import { LedgerContext } from './context.js';
 import { freezeCommand, unfreezeCommand } from './freeze.js';
-import { type CommandResult, policyCommand } from './policy.js';
+import { type CommandResult, policyCommand, wrongUsage } from './policy.js';
+import { receiptCommand } from './receipt.js';
 import { reservationCommand } from './reservation.js';
 import { rolloutCommand } from './rollout.js';
 
@@ -16,6 +17,8 @@ type Result = CommandResult & { readonly table?: string };
 interface Command {
   readonly usage: string;
   readonly does: string;
+  /** It reads its options itself. */
+  readonly options?: true;
   run(args: readonly string[], context: LedgerContext): Promise<Result>;
 }
 
@@ -33,17 +36,26 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   freeze: {
     usage: 'freeze --route ROUTE [--subject SUBJECT [--shadow]] [--for 15m]',
     does: 'stops admissions of a route or of one line',
+    options: true,
     run: freezeCommand,
   },
   unfreeze: {
     usage: 'unfreeze --route ROUTE [--subject SUBJECT [--shadow]]',
     does: 'lets them go on',
+    options: true,
     run: unfreezeCommand,
   },
   reservation: {
-    usage: 'reservation show ID',
-    does: 'shows what is kept of a reservation',
+    usage: 'reservation show ID | list [--state STATE] [--route ROUTE] [--subject SUBJECT]',
+    does: 'shows what is kept of a reservation, or finds reservations',
+    options: true,
     run: reservationCommand,
+  },
+  receipt: {
+    usage: 'receipt RESERVATION --units N [--operation OPERATION]',
+    does: 'says what a reservation has used, for one that nobody reported',
+    options: true,
+    run: receiptCommand,
   },
   audit: {
     usage: 'audit',
@@ -151,7 +163,11 @@ async function resultOf(
 ): Promise<Result> {
   let context: LedgerContext | undefined;
   try {
-    context = new LedgerContext(loadFor(args, common, environment));
+    const odd = command.options ? undefined : args.find((arg) => arg.startsWith('-'));
+    if (odd !== undefined) {
+      return wrongUsage(`unknown option ${odd}\nusage: earmark ${command.usage}`);
+    }
+    context = new LedgerContext(() => loadConfig(common.config, environment));
     return await command.run(args, context);
   } catch (error) {
     if (!(error instanceof ConfigError) && !(error instanceof LedgerUnavailable)) throw error;
@@ -161,12 +177,6 @@ async function resultOf(
   }
 }
 
-/** `policy validate` is the one that asks no ledger, so it needs none to be named. */
-function loadFor(args: readonly string[], { config }: Common, environment: Environment) {
-  const alone = args[0] === 'validate' && config === undefined && !environment.EARMARK_LEDGER_URL;
-  return loadConfig(config, alone ? { EARMARK_LEDGER_URL: 'redis://127.0.0.1' } : environment);
-}
-
 async function serve(
   args: readonly string[],
   common: Common,
@@ -174,7 +184,8 @@ async function serve(
   streams: Streams,
 ): Promise<number> {
   if (args.length > 0) {
-    streams.err(`usage: earmark ${SERVE}`);
+    const odd = args[0]!.startsWith('-') ? `unknown option ${args[0]}\n` : '';
+    streams.err(`${odd}usage: earmark ${SERVE}`);
     return 2;
   }
   try {

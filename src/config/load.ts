@@ -73,8 +73,8 @@ function describe(problem: Problem): string {
 }
 
 function neitherLedger(file: string | undefined): Problem {
-  const message =
-    'is missing: give ledger.url (EARMARK_LEDGER_URL) for a Redis of yours, or ledger.data (EARMARK_LEDGER_DATA) for an embedded one';
+  const where = file === undefined ? '--config FILE with a ledger, or ' : '';
+  const message = `is missing: give ${where}ledger.url (EARMARK_LEDGER_URL) for a Redis of yours, or ledger.data (EARMARK_LEDGER_DATA) for an embedded one`;
   return { file: file ?? ENVIRONMENT, line: 0, column: 0, path: 'ledger', message };
 }
 

@@ -13,6 +13,7 @@ import {
   UNITS_MAX,
 } from '../core/limits.js';
 import type { LedgerApi } from '../ledger/api.js';
+import { refusalMessage } from '../ledger/refusals.js';
 import { LedgerUnavailable, type Outcome, type ReserveRequest } from '../ledger/types.js';
 import { decideMode } from '../policy/rollout.js';
 import {
@@ -98,7 +99,7 @@ export function ledgerService(deps: LedgerServiceDeps): Service {
     GetReservation: async ({ reservation }) => {
       const id = reservationField('reservation', reservation);
       const found = await deps.ledger.get(id);
-      if (found === undefined) throw new Refused('NOT_FOUND', `no receipt ${id} is kept`);
+      if (found === undefined) throw new Refused('NOT_FOUND', refusalMessage('not-found', ''));
       return reservationMessage(found.receipt, found.line, await mainLimit(deps, found.receipt));
     },
   };
@@ -276,7 +277,7 @@ async function moved(deps: LedgerServiceDeps, outcome: Outcome, main?: number): 
     }
     case 'refused': {
       const { why, detail } = outcome;
-      const message = detail === '' ? why : `${why}: ${detail}`;
+      const message = refusalMessage(why, detail);
       if (why === 'not-found') throw new Refused('NOT_FOUND', message);
       if (why === 'invalid') throw new Refused('INVALID_ARGUMENT', message);
       const reason = why.toUpperCase().replace('-', '_');

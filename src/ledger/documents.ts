@@ -9,7 +9,7 @@ import { LedgerUnavailable } from './types.js';
 /** A connection that its owner opens, configures and closes. */
 export type RedisClient = Redis;
 
-export type DocumentRefusal = 'content' | 'older' | 'unknown' | 'back';
+export type DocumentRefusal = 'content' | 'older' | 'unknown' | 'back' | 'route';
 
 /** The ledger keeps what it has; the message says what to do instead. */
 export class DocumentRefused extends Error {

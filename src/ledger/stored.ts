@@ -25,7 +25,8 @@ export function unpack(blob: Buffer): unknown {
 
 const HEAD_DOUBLES = 11;
 const BOOK_DOUBLES = 13;
-const STATES: readonly State[] = [
+/** In the order in which receipts number them. */
+export const STATES: readonly State[] = [
   'RESERVED',
   'STARTED',
   'SETTLED',

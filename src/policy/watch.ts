@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { DocumentRefused, type Documents, type DocumentsState } from '../ledger/documents.js';
 import { LedgerUnavailable } from '../ledger/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
+import { applyRollout } from './apply.js';
 import { formatProblem, loadPolicy, parsePolicy } from './parse.js';
 import { parseRollout } from './rollout.js';
 import type { Policy, PolicyView, Problem, Rollout } from './types.js';
@@ -145,7 +146,7 @@ export class PolicyWatch {
     const { documents } = this.options;
     if (policy !== undefined) await this.offer('policy', () => documents.publish(policy));
     if (rollout === undefined || (await documents.state()).rollout !== undefined) return;
-    await this.offer('rollout', () => documents.applyRollout(rollout));
+    await this.offer('rollout', () => applyRollout(documents, rollout));
   }
 
   private async offer(document: string, give: () => Promise<'moved' | 'same'>): Promise<void> {
@@ -155,8 +156,8 @@ export class PolicyWatch {
     } catch (error) {
       if (!(error instanceof DocumentRefused)) throw error;
       const text = `the configured ${document} is not used: ${error.message}`;
-      if (error.why === 'content' || error.why === 'unknown') log.error({ document }, text);
-      else log.warn({ document }, text);
+      if (error.why === 'older' || error.why === 'back') log.warn({ document }, text);
+      else log.error({ document }, text);
     }
   }
 
@@ -172,6 +173,12 @@ export class PolicyWatch {
       { generation: policy?.generation ?? 0, rollout: rollout !== undefined },
       'policy in force',
     );
+    if (policy !== undefined && rollout === undefined) {
+      log.info(
+        { generation: policy.generation },
+        'without a rollout everything runs in shadow and nothing is refused: earmark rollout apply FILE enforces',
+      );
+    }
   }
 
   private async read(
