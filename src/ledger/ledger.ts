@@ -13,6 +13,7 @@ import { loadScript, type Script } from './scripts.js';
 import { unpack } from './stored.js';
 import {
   type AdmitRequest,
+  type EvidenceRef,
   LedgerUnavailable,
   type LineDump,
   type LineRef,
@@ -75,12 +76,12 @@ interface Announcement {
   readonly keepMs: number;
 }
 
-/** For a line that something happened to which no sweeper waits for. */
 /** Every operation of an admission carries what is announced ahead of it. */
 interface Announced extends Operation {
   readonly announcement: Announcement;
 }
 
+/** For a line that something happened to which no sweeper waits for. */
 const SWEEP_NOW: Announcement = { dueMs: 0, operation: '', requestKey: '', record: '', keepMs: 0 };
 
 export class Ledger implements LedgerApi {
@@ -147,13 +148,26 @@ export class Ledger implements LedgerApi {
   }
 
   async settle(request: SettleRequest): Promise<Outcome> {
-    const outcome = await this.#movement(encodeSettle(request));
+    const outcome = await this.#evidence(request, encodeSettle);
     if (outcome.kind === 'refused' && outcome.why === 'conflict') this.#keepConflict(request);
     return outcome;
   }
 
   unknown(request: UnknownRequest): Promise<Outcome> {
-    return this.#movement(encodeUnknown(request));
+    return this.#evidence(request, encodeUnknown);
+  }
+
+  /** What a line would be opened under is sent only where the ledger has none: it is most of what evidence weighs. */
+  async #evidence<R extends EvidenceRef>(
+    request: R,
+    encode: (request: R) => Operation,
+  ): Promise<Outcome> {
+    const { metadata } = request;
+    if (metadata?.budget === undefined) return this.#movement(encode(request));
+    const { budget: _, ...light } = metadata;
+    const outcome = await this.#movement(encode({ ...request, metadata: light }));
+    const missing = outcome.kind === 'refused' && outcome.why === 'not-found';
+    return missing ? this.#movement(encode(request)) : outcome;
   }
 
   async freeze(line: LineRef, shadow: boolean, until: number): Promise<boolean> {
@@ -273,7 +287,7 @@ export class Ledger implements LedgerApi {
       record:
         announce === undefined
           ? ''
-          : `${reservationId(encoded.tag, encoded.args['id'] as string)} ${hash22(announce.methodPath)}`,
+          : `${reservationId(encoded.tag, encoded.args.id as string)} ${hash22(announce.methodPath)}`,
       keepMs: terms.usageDeadlineMs + RECORD_GRACE_MS,
     };
     const operation: Announced = { announcement, ...encoded };
@@ -309,7 +323,7 @@ export class Ledger implements LedgerApi {
   /** A line that went back in time is frozen until an operator has reconciled it (design: durability). */
   #watch({ tag, args }: Operation, outcome: Outcome, before: Height): void {
     const receipt = 'receipt' in outcome ? outcome.receipt : undefined;
-    const shadow = receipt?.shadow ?? args['shadow'] === true;
+    const shadow = receipt?.shadow ?? args.shadow === true;
     const { seq } = outcome.line;
     const from = this.#heights.see(tag, shadow, seq, before);
     if (from === undefined || this.#fallen.has(tag)) return;

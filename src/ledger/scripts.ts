@@ -38,7 +38,7 @@ function operationsOf(source: string): ReadonlyMap<string, readonly string[]> {
 }
 
 /** Reads `<name>.lua` and what it includes; EARMARK_LUA_DIR replaces the folder (tests break a rule that way). */
-export function loadScript(name: string, folder = process.env['EARMARK_LUA_DIR']): Script {
+export function loadScript(name: string, folder = process.env.EARMARK_LUA_DIR): Script {
   const root = folder ?? defaultFolder();
   const read = (file: string): string => readFileSync(`${root}/${file}.lua`, 'utf8');
   const source = read(name).replace(INCLUDE, (_line, kind: string, file: string) =>

@@ -111,21 +111,7 @@ export function encodeRelease(reservation: string): Operation {
 function encodeBudget(metadata: EvidenceMetadata | undefined): string {
   if (metadata?.budget === undefined) return '';
   const { subject, route, budget } = metadata;
-  const { generation, content, terms, factor } = budget;
-  const head = JSON.stringify({ subject, route, generation, content, ...factor });
-  return `${head.slice(0, -1)},"terms":${quotedTerms(terms)}}`;
-}
-
-const quotedCache = new WeakMap<Terms, string>();
-
-/** The encoded terms as a JSON string: most of what a settlement sends, and always the same. */
-function quotedTerms(terms: Terms): string {
-  let quoted = quotedCache.get(terms);
-  if (quoted === undefined) {
-    quoted = JSON.stringify(encodeTerms(terms));
-    quotedCache.set(terms, quoted);
-  }
-  return quoted;
+  return JSON.stringify({ subject, route, ...budgetArgs(budget) });
 }
 
 function encodeEvidence(
@@ -227,7 +213,7 @@ export function decodeOutcome(tag: string, reply: Reply, stored: Stored): Outcom
       // A freeze or a credit has no receipt; its callers look at the kind alone.
       return { kind, receipt: receipt as Receipt, line, freezeRoute: reply[3] === true };
     case 'same':
-      return { kind, receipt, line };
+      return { kind, receipt, line, ...(reply[3] === true ? { freezeRoute: true } : {}) };
     case 'refused':
       return { kind, why: reply[3] as Refusal, detail: reply[4] as string, receipt, line };
     default:
