@@ -1,5 +1,5 @@
 /**
- * Makes a checkout ready and runs something in it: `node test/setup.mjs install|test|demo|bench [ARGUMENTS]`.
+ * Makes a checkout ready and runs something in it: `node test/setup.mjs install|test|demo|bench|proof [ARGUMENTS]`.
  * Needs Node, npm and Python 3 alone; what it installs stays inside the checkout (node_modules, .tools, dist).
  */
 import { spawn, spawnSync } from 'node:child_process';
@@ -27,6 +27,7 @@ const commands = {
   test: (args) => [join(root, 'node_modules/vitest/vitest.mjs'), 'run', ...args],
   demo: (args) => [join(root, 'dist/demo/main.js'), ...args],
   bench: (args) => [join(root, 'dist/bench/main.js'), ...args],
+  proof: (args) => [join(root, 'test/proof/run.mjs'), ...args],
 };
 
 function fail(message) {

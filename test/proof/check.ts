@@ -27,8 +27,14 @@ export async function differencesIn(
   return found;
 }
 
-/** What overflows is refused from within the account: such an answer says nothing about the line. */
-function withoutView(reply: Reply): Reply {
+/**
+ * What overflows is refused from within the account: such an answer says nothing about the line. And a sweep may come
+ * back for what has folded with its group: too often is no harm.
+ */
+function comparable(reply: Reply, model: Reply): Reply {
+  if ('nextDue' in reply && 'nextDue' in model && model.nextDue === 0) {
+    return { ...reply, nextDue: 0 };
+  }
   const bare = 'kind' in reply && reply.kind === 'refused' && reply.why === 'overflow';
   return bare ? { ...reply, receipt: undefined, line: NO_LINE } : reply;
 }
@@ -50,7 +56,8 @@ async function abreast(
       some.map((story) => scripts.ask(placeOf(story), story.first, story.events[i]!)),
     );
     for (const [n, story] of some.entries()) {
-      const parted = replyDifferences(withoutView(story.replies[i]!), withoutView(replies[n]!));
+      const wanted = story.replies[i]!;
+      const parted = replyDifferences(comparable(wanted, wanted), comparable(replies[n]!, wanted));
       if (parted.length > 0) found.set(story, told(story, i, parted));
     }
   }

@@ -1,5 +1,5 @@
 /** Runs mutants of the scripts against stories until one of them tells the mutant from the rule. */
-import { cpSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -57,6 +57,12 @@ export class Arena {
     const parted = await differencesIn(scripts, stories);
     await this.#redis!.flushall();
     return { agreed: stories.filter((story) => !parted.has(story)), parted: [...parted.values()] };
+  }
+
+  /** The scripts as they are shipped, judged like a mutant. */
+  unbroken(stories: readonly Story[]): Promise<Verdict> {
+    const source = readFileSync(join(LUA, 'reserve.lua'), 'utf8');
+    return this.judge({ name: 'none', file: 'reserve', sort: 'order', source }, stories);
   }
 
   async judge(mutant: Mutant, stories: readonly Story[]): Promise<Verdict> {

@@ -51,6 +51,8 @@ class Teller {
   readonly #weights: ReadonlyMap<Ask, number>;
   readonly #seed: number;
   readonly #shadows: number;
+  /** About amounts that no double holds a sum of: on one page, which never folds. */
+  readonly #huge: boolean;
   #state: LineState;
   #now: number;
   readonly #events: Event[] = [];
@@ -62,6 +64,7 @@ class Teller {
     this.#line = new Line(`story ${seed}`);
     this.#state = this.#line.empty();
     this.#now = this.#random.of(ORIGINS) + this.#random.below(7);
+    this.#huge = this.#random.chance(0.08);
     this.#budgets = this.#drawBudgets();
     const usual: Record<Ask, readonly number[]> = {
       ...{ reserve: [4, 8], start: [1, 3], release: [1, 2], settle: [3, 8], unknown: [0, 1, 3] },
@@ -83,6 +86,7 @@ class Teller {
 
   /** Everything falls due, is swept, and folds; then somebody comes again. */
   #end(): void {
+    if (this.#owesForGone()) return;
     this.#now = Math.max(this.#now, lastInstant(this.#state));
     const { holdTtlMs, usageDeadlineMs, retentionMs } = this.#budgets.at(-1)!.terms;
     for (const ms of [0, Math.max(holdTtlMs, usageDeadlineMs), 0, retentionMs]) {
@@ -104,7 +108,7 @@ class Teller {
     const count = random.of([1, 1, 1, 2, 3]);
     const names = count === 1 ? [''] : ['p', 'q', 'r'].slice(0, count);
     const terms = {
-      epochMs: random.of([7, 40, 60_000, DAY, 100 * DAY]),
+      epochMs: this.#huge ? 1e15 : random.of([7, 40, 60_000, DAY, 100 * DAY]),
       holdTtlMs: random.of([1, 5, 20]),
       usageDeadlineMs: random.of([1, 6, 30]),
       retentionMs: random.of([1, 10, 60, DAY]),
@@ -123,11 +127,11 @@ class Teller {
     const plain = { numerator: 1, denominator: 1 };
     const moved = { ...terms, epochMs: random.of([terms.epochMs, 10]), generation: 2 };
     // A plan that scales a burst beyond what a number holds is refused before it gets here.
-    const scales = first.every(({ burst }) => burst < MAX / 5) && random.chance(0.3);
+    const scales = !this.#huge && random.chance(0.3);
     const planned = scales ? random.of(factors) : plain;
     return [
       ...[plain, planned].map((factor) => budgetOf(first, { ...terms, factor })),
-      ...(random.chance(0.6)
+      ...(!this.#huge && random.chance(0.6)
         ? [budgetOf(second.length > 0 ? second : first, { ...moved, factor: planned })]
         : []),
     ];
@@ -135,11 +139,13 @@ class Teller {
 
   #drawLimit(name: string): LimitTerms {
     const random = this.#random;
-    const burst = random.of([1, 5, 10, 10, 10, 100, 100, 100, 1000, 1000, 10 ** 14 + 3, MAX]);
+    const burst = this.#huge
+      ? random.of([10 ** 14 + 3, MAX])
+      : random.of([1, 5, 10, 10, 100, 100, 1000]);
     const maxReservation = random.of([burst, burst, Math.ceil(burst / 2), Math.ceil(burst / 3)]);
     const cap = Math.min(MAX, maxReservation + random.of([0, 2, burst]));
     return limitTerms({
-      ...{ name, burst, maxReservation, refill: this.#drawRefill(burst) },
+      ...{ name, burst, maxReservation, refill: this.#huge ? null : this.#drawRefill(burst) },
       maxOverdraft: random.of([null, 0, Math.ceil(burst / 4), 3]),
       executionHardCap: random.of([null, null, cap]),
       ownCost: name !== '' && random.chance(0.4),
@@ -164,7 +170,7 @@ class Teller {
     }
     const { holdTtlMs, usageDeadlineMs, retentionMs, epochMs } = random.of(this.#budgets).terms;
     const near = (ms: number): number => Math.max(0, ms + random.of([-1, 0, 0, 1]));
-    const toEpoch = epochMs - (this.#now % epochMs);
+    const toEpoch = this.#huge ? 0 : epochMs - (this.#now % epochMs);
     const due = [...this.#state.receipts.values()].map(
       ({ due, keepUntil }) => Math.max(due, keepUntil) - this.#now,
     );
@@ -174,6 +180,30 @@ class Teller {
       ...[near(random.of([retentionMs, toEpoch])), near(random.of([0, ...due]))],
       near(random.chance(0.3) ? random.of(leaps) : 0),
     ]);
+  }
+
+  /** Told again of a reservation that was made meanwhile, evidence may have other limits than it. */
+  #fits(event: Event): boolean {
+    const kept = 'id' in event ? this.#state.receipts.get(event.id) : undefined;
+    const amounts =
+      event.op === 'settle' ? event.actual : event.op === 'unknown' ? event.least : [];
+    return amounts.length < 2 || (kept !== undefined && kept.units.length === amounts.length);
+  }
+
+  /** The queue of what may fold is counted by its entries, and the model has none. */
+  #mayFold(): boolean {
+    return [...this.#state.receipts.values()].some(({ keepUntil }) => keepUntil > 0);
+  }
+
+  /** Debt of a limit that the terms in force don't have: refill won't repay it, and time alone does nothing to it. */
+  #owesForGone(): boolean {
+    return [false, true].some((shadow) => {
+      const twin = twinOf(this.#state, shadow);
+      if (twin === undefined) return false;
+      const known = new Set(openPage(twin).terms.limits.map(({ name }) => name));
+      const names = twin.pages.flatMap(({ terms }) => terms.limits.map(({ name }) => name));
+      return names.some((name) => !known.has(name) && debtOf(twin, name) > 0);
+    });
   }
 
   #draw(): Event {
@@ -201,13 +231,20 @@ class Teller {
       case 'unknown':
         return this.#evidence(ask, key, attempt, operation);
       case 'sweep':
+        if (this.#owesForGone()) return this.#reserve();
         this.#now = Math.max(this.#now, lastInstant(this.#state));
-        return { op: 'sweep', now: this.#now, limit: random.of([1, 2, 10]) };
+        return {
+          op: 'sweep',
+          now: this.#now,
+          limit: this.#mayFold() ? 100 : random.of([1, 2, 10]),
+        };
       case 'operator':
         return this.#operator();
       case 'again': {
         const before = random.of([...this.#events, undefined]);
-        if (before === undefined || before.op === 'sweep') return this.#reserve();
+        if (before === undefined || before.op === 'sweep' || !this.#fits(before)) {
+          return this.#reserve();
+        }
         return { ...before, now: this.#now };
       }
     }
@@ -266,6 +303,7 @@ class Teller {
     const kept = this.#state.receipts.get(this.#line.id(key, attempt));
     const shadow = kept?.shadow ?? random.chance(this.#shadows);
     const twin = twinOf(this.#state, shadow);
+    const budget = random.of(this.#budgets);
     const told = random.chance(kept === undefined ? 0.7 : 0.2);
     const reservedAt = random.of([
       ...[this.#now, kept?.reservedAt ?? this.#now, (kept?.reservedAt ?? this.#now) - 1],
@@ -275,9 +313,9 @@ class Teller {
       attempt,
       ...(told ? { reservedAt: Math.max(0, reservedAt), shadow } : {}),
       ...(told && random.chance(0.3) ? { unreserved: true } : {}),
-      ...(random.chance(0.7) ? { budget: random.of(this.#budgets) } : {}),
+      ...(random.chance(0.7) ? { budget } : {}),
     };
-    const amounts = this.#amounts(kept, shadow);
+    const amounts = this.#amounts(kept, shadow, budget);
     const now = this.#now;
     if (op === 'unknown') {
       const least = random.chance(0.3) ? [] : amounts;
@@ -287,17 +325,16 @@ class Teller {
     return this.#line.settle(now, key, operation, amounts, { ...some, grade });
   }
 
-  #amounts(kept: Kept | undefined, shadow: boolean): number[] {
+  #amounts(kept: Kept | undefined, shadow: boolean, budget: BudgetRef): number[] {
     const random = this.#random;
     const twin = twinOf(this.#state, shadow);
-    const limits =
-      twin === undefined ? this.#budgets[0]!.terms.limits : openPage(twin).terms.limits;
+    const limits = (twin === undefined ? budget : openPage(twin)).terms.limits;
     const all = (kept?.units.length ?? limits.length) > 1 && random.chance(0.3);
-    if (random.chance(0.2)) return all ? [0] : limits.map(() => 0);
     const page = twin?.pages.find(
       (some) => some.generation === kept?.generation && some.epoch === kept.epoch,
     );
     const of = page?.terms.limits ?? limits;
+    if (random.chance(0.2)) return all ? [0] : of.map(() => 0);
     const list = of.map((limit, i) => {
       const units = kept?.units[i] ?? random.of([1, 5]);
       const book = twin === undefined ? undefined : openPage(twin).books[i];
@@ -307,7 +344,7 @@ class Teller {
       const cap = limit.executionHardCap ?? units;
       const choice = random.of([
         ...[1, units - 1, units, units + 1, Math.ceil(units / 2), room, room + 1, deep, deep + 1],
-        ...[known, known, known + 1, cap, cap + 1, random.chance(0.05) ? MAX : units],
+        ...[known, known, known + 1, cap, cap + 1, this.#huge && random.chance(0.2) ? MAX : units],
       ]);
       return clip(choice);
     });
