@@ -1,7 +1,9 @@
 /** Faults that others had where capacity is counted: several gateways in front of one real ledger. */
+import { Client, credentials } from '@grpc/grpc-js';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { lineTag } from '../../src/core/ids.js';
 import { auditLine } from '../../src/ledger/audit.js';
+import { envoyBytes } from '../support/envoy-messages.js';
 import { type Answer, type Gateway, type Json, startGateway } from '../support/gateway.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
 import { until } from '../support/until.js';
@@ -34,7 +36,7 @@ budgets:
   - route: none
     subject: request.headers["x-tenant"]
     burst: 1000
-    receiptRetention: 1s
+    receiptRetention: 30m
 `;
 const rollout = '{ schema: rollout.v1, generation: 1, default: { mode: enforce } }';
 
@@ -263,6 +265,22 @@ describe('names and bodies', () => {
   });
 });
 
+const LOGS = '/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs';
+
+/** The end of a request that used 3. */
+function entryOf(ours: Json): Buffer {
+  const entry = {
+    common_properties: {
+      ...{ access_log_type: 'DownstreamEnd', upstream_wire_bytes_sent: '300' },
+      ...{ time_to_last_upstream_rx_byte: '0.01s', upstream_request_attempt_count: 1 },
+      metadata: { filter_metadata: { 'envoy.filters.http.ext_authz': ours } },
+    },
+    response: { response_code: 200, response_headers: { 'x-usage-total-tokens': '3' } },
+  };
+  const http_logs = { log_entry: [entry] };
+  return envoyBytes('envoy.service.accesslog.v3.StreamAccessLogsMessage', { http_logs });
+}
+
 describe('what must not stay', () => {
   test('a Check given up at any point: its entry frees what it made', async () => {
     const ids = Array.from({ length: 50 }, () => `given-up-${++requests}`);
@@ -286,6 +304,43 @@ describe('what must not stay', () => {
     await until(async () => ((await counters('refilled'))?.reserved ?? 0) === 0, 'all is freed');
     const states = new Set((await dump('refilled'))?.receipts.map(({ state }) => state));
     expect([...states].filter((state) => state !== 'SETTLED')).toEqual([]);
+  });
+
+  test('a log whose stream breaks again and again: settled and unknown are what was admitted', async () => {
+    const answers = await Promise.all(Array.from({ length: 60 }, () => ask(10)));
+    const client = new Client(gateway.address, credentials.createInsecure());
+    const same = (value: Buffer): Buffer => value;
+    const open = () => {
+      const stream = client.makeClientStreamRequest(LOGS, same, same, () => undefined);
+      stream.on('error', () => undefined);
+      return stream;
+    };
+    let stream = open();
+    for (const [at, { metadata }] of answers.entries()) {
+      stream.write(entryOf(metadata));
+      if (at % 20 !== 19) continue;
+      stream.cancel();
+      stream = open();
+    }
+    // A new stream, on which a last entry comes through: what was not read by then never will be.
+    const last = await ask(10);
+    stream.end(entryOf(last.metadata));
+    const own = last.metadata.reservation;
+    await until(async () => {
+      const all = (await dump())!.receipts;
+      return all.find(({ reservation }) => reservation === own)!.state === 'SETTLED';
+    });
+    await gateway.settler.idle();
+    client.close();
+    clock += 600_000;
+    await gateway.ledger.sweep(lineTag(tenant, 'none'), 100);
+    const states = (await dump())!.receipts.map(({ state }) => state);
+    const of = (one: string) => states.filter((state) => state === one).length;
+    expect(of('SETTLED') + of('USAGE_UNKNOWN')).toBe(61);
+    expect(await counters()).toMatchObject({
+      spent: 3 * of('SETTLED'),
+      reserved: 10 * of('USAGE_UNKNOWN'),
+    });
   });
 
   test('all that is not an account goes by itself', async () => {
