@@ -131,7 +131,7 @@ function repeated(
   const presumed = { kept: kept.evidence === 'presumed', now: event.grade === 'presumed' };
   if (!presumed.kept || presumed.now) {
     const fine = equal || (presumed.now && !presumed.kept);
-    return fine ? same(state, event, kept) : refused(state, event, 'conflict', kept);
+    return fine ? sameBooked(state, event, kept) : refused(state, event, 'conflict', kept);
   }
   const twin = touch(state, kept.shadow, event);
   for (const [i, book] of pageOf(twin, kept).books.entries()) book.spent += actual[i]! - before[i]!;
@@ -141,6 +141,16 @@ function repeated(
   const indebted = owes || issued.some((units) => units > 0);
   end(state, twin, kept, indebted ? 'SETTLED_WITH_DEBT' : 'SETTLED');
   return booked(state, event, twin, kept, actual, issued);
+}
+
+/** As long as the freeze of its breach stands, the route that must follow is named again. */
+function sameBooked(state: LineState, event: SettleEvent, kept: Kept): Outcome {
+  const answer = same(state, event, kept);
+  const { frozenUntil, now } = answer.line;
+  const frozen = frozenUntil === -1 || frozenUntil > now;
+  const { onBreach } = pageOf(twinOf(state, kept.shadow)!, kept).terms;
+  const follows = kept.breach && frozen && onBreach === 'freezeRoute';
+  return follows ? ({ ...answer, freezeRoute: true } as Outcome) : answer;
 }
 
 /** Books the difference between what was held (or thought) and what was used; says what overdraft each limit issued. */

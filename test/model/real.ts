@@ -2,9 +2,10 @@
  * The real side of the comparison: the shipped scripts on a real server, many lines in one run. A line lives under keys
  * of any name, so one that stands in some state is copied inside the server, moved on, and read back.
  */
+import { Redis } from 'ioredis';
 import { Batcher } from '../../src/ledger/batcher.js';
 import { dumpLine } from '../../src/ledger/dump.js';
-import { Ledger } from '../../src/ledger/ledger.js';
+import { keysOf as keysOfLedger } from '../../src/ledger/keys.js';
 import { loadScript } from '../../src/ledger/scripts.js';
 import type { LineDump } from '../../src/ledger/types.js';
 import {
@@ -23,6 +24,8 @@ import type { Event, LineState } from './state.js';
 
 /** Operations in one run of a script: enough that the way there costs nothing. */
 const BATCH = 128;
+/** A busy machine is no difference. */
+const PATIENCE_MS = 120_000;
 
 /** KEYS: from and to, three each. Copies what is there. */
 const COPY = `
@@ -52,25 +55,20 @@ export interface Question {
 }
 
 export class Real {
-  readonly #ledger: Ledger;
+  readonly #redis: Redis;
   readonly #admissions: Batcher;
   readonly #movements: Batcher;
 
   constructor(socket: string) {
-    this.#ledger = new Ledger({ redis: { path: socket }, prefix: 'm:', timeoutMs: 60_000 });
-    const keys = { ...this.#ledger.keys, ...PLACES };
-    const shared = { redis: this.#ledger.redis, keys, timeoutMs: 60_000 };
+    this.#redis = new Redis({ path: socket, replyMapping: 'legacy' });
+    const keys = { ...keysOfLedger('m:'), ...PLACES };
+    const shared = { redis: this.#redis, keys, timeoutMs: PATIENCE_MS };
     this.#admissions = new Batcher({ ...shared, script: loadScript('admissions') });
     this.#movements = new Batcher({ ...shared, script: loadScript('movements') });
   }
 
-  async ready(): Promise<void> {
-    const { redis } = this.#ledger;
-    if (redis.status !== 'ready') await new Promise((resolve) => redis.once('ready', resolve));
-  }
-
-  stop(): Promise<void> {
-    return this.#ledger.stop();
+  async stop(): Promise<void> {
+    this.#redis.disconnect();
   }
 
   /**
@@ -87,32 +85,31 @@ export class Real {
 
   /** Copies lines as they are stored; `to` must be new names. */
   async copy(pairs: readonly (readonly [from: string, to: string])[]): Promise<void> {
-    const { redis } = this.#ledger;
     await Promise.all(
       chunks(pairs).map((some) => {
         const keys = some.flatMap(([from, to]) => [...keysOf(from), ...keysOf(to)]);
-        return redis.eval(COPY, keys.length, ...keys);
+        return this.#redis.eval(COPY, keys.length, ...keys);
       }),
     );
   }
 
   async digests(places: readonly string[]): Promise<string[]> {
-    const { redis } = this.#ledger;
     const some = await Promise.all(
       chunks(places).map((part) => {
         const keys = part.flatMap(keysOf);
-        return redis.eval(DIGEST, keys.length, ...keys) as Promise<string[]>;
+        return this.#redis.eval(DIGEST, keys.length, ...keys) as Promise<string[]>;
       }),
     );
     return some.flat();
   }
 
   dump(at: string, tag: string): Promise<readonly LineDump[]> {
-    return dumpLine(this.#ledger.redis, keysOf(at)[0]!, tag);
+    return dumpLine(this.#redis, keysOf(at)[0]!, tag);
   }
 
   async forget(places: readonly string[]): Promise<void> {
-    if (places.length > 0) await this.#ledger.redis.del(...places.flatMap(keysOf));
+    const some = chunks(places);
+    await Promise.all(some.map((part) => this.#redis.del(...part.flatMap(keysOf))));
   }
 }
 

@@ -12,7 +12,12 @@ import { tell } from './story.js';
 export interface World {
   readonly name: string;
   readonly line: Line;
+  /** The most telling first. */
   readonly instants: readonly number[];
+  /** So many of them are enough for a quick look. */
+  readonly few: number;
+  /** Answers that must have been given, or the world is not about what it is for. */
+  readonly kinds: readonly string[];
   /** All that may be asked at an instant. */
   commands(now: number): readonly Event[];
   /** Some command looks at when a reservation was made: evidence with metadata, folding. */

@@ -37,6 +37,17 @@ function mainWorld(): World {
     name: 'main',
     line,
     instants: every(50, 5),
+    few: 2,
+    kinds: [
+      'admit moved STARTED',
+      'reserve limited debt',
+      'reserve refused digest',
+      'sweep expired',
+      'settle moved SETTLED_WITH_DEBT',
+      'settle refused conflict',
+      'start refused bound',
+      'unfreeze moved',
+    ],
     commands(now) {
       return [
         ...['a', 'b'].map((key) => line.reserve(now, key, 600, { budget })),
@@ -66,6 +77,8 @@ function refillWorld(): World {
     name: 'refill',
     line,
     instants: [0, 1, 5, 8, 20].map((ms) => T0 + ms),
+    few: 3,
+    kinds: ['reserve limited debt', 'credit moved', 'release moved RELEASED'],
     end: (state) => minted(state, '') > 14,
     commands(now) {
       return [
@@ -95,7 +108,9 @@ function movesWorld(): World {
   return {
     name: 'moves',
     line,
-    instants: [0, 4, 10, 20].map((ms) => T0 + ms),
+    instants: [0, 10, 4, 20].map((ms) => T0 + ms),
+    few: 2,
+    kinds: ['reserve refused stale', 'admit refused content', 'settle moved SETTLED_WITH_DEBT'],
     commands(now) {
       return [
         line.reserve(now, 'a', 6, { budget: first, operation: 'x' }),
@@ -124,14 +139,21 @@ function limitsWorld(): World {
     name: 'limits',
     line,
     instants: [0, 3, 8].map((ms) => T0 + ms),
-    end: (state) => minted(state, 'calls') > 4,
+    few: 2,
+    kinds: [
+      'admit limited debt',
+      'settle moved SETTLED_WITH_DEBT',
+      'unknown moved USAGE_UNKNOWN',
+      'reserve refused stale',
+    ],
+    end: (state) => minted(state, 'calls') > 2,
     commands(now) {
       return [
         line.reserve(now, 'a', [6, 1], { budget: first, operation: 'x' }),
         line.reserve(now, 'b', [3, 2], { budget: first }),
         line.reserve(now, 'c', [5, 4], { budget: second, operation: 'x' }),
         line.reserve(now, 'c', [5], { budget: second }),
-        ...[[3], [12], [6, 3]].map((actual) => line.settle(now, 'a', 'x', actual)),
+        ...[[12], [6, 3]].map((actual) => line.settle(now, 'a', 'x', actual)),
         line.unknown(now, 'a', 'x', [2]),
         line.settle(now, 'c', 'x', [9]),
         line.settle(now, 'b', 'y', [1, 1]),
@@ -153,7 +175,9 @@ function foldWorld(): World {
     name: 'fold',
     line,
     looksBack: true,
-    instants: [0, 7, 12, 20].map((ms) => T0 + ms),
+    instants: [0, 12, 20, 7].map((ms) => T0 + ms),
+    few: 2,
+    kinds: ['sweep folded', 'settle refused too-late', 'admit refused attempt'],
     commands(now) {
       const told = { reservedAt: T0, budget };
       return [
@@ -181,6 +205,8 @@ function shadowWorld(): World {
     line,
     looksBack: true,
     instants: [0, 10, 20].map((ms) => T0 + ms),
+    few: 2,
+    kinds: ['reserve same RESERVED', 'sweep folded', 'admit limited capacity'],
     commands(now) {
       const both = [false, true].flatMap((shadow) => [
         line.reserve(now, 'a', 6, { budget, shadow }),
@@ -210,7 +236,9 @@ function planWorld(): World {
   return {
     name: 'plan',
     line,
-    instants: [0, 4, 10, 16].map((ms) => T0 + ms),
+    instants: [0, 10, 4, 16].map((ms) => T0 + ms),
+    few: 2,
+    kinds: ['reserve limited max-reservation', 'settle moved SETTLED_WITH_DEBT'],
     commands(now) {
       return [
         ...plans.map((budget) => line.reserve(now, 'a', 5, { budget, operation: 'x' })),
@@ -234,6 +262,8 @@ function ownWorld(): World {
     line,
     looksBack: true,
     instants: [0, 10].map((ms) => T0 + ms),
+    few: 1,
+    kinds: ['unknown same USAGE_UNKNOWN', 'settle moved SETTLED_WITH_DEBT', 'settle same RELEASED'],
     commands(now) {
       const early = { reservedAt: T0 - 1, budget };
       return [
@@ -262,6 +292,8 @@ function presumedWorld(): World {
     name: 'presumed',
     line,
     instants: [0, 10, 20].map((ms) => T0 + ms),
+    few: 2,
+    kinds: ['settle refused conflict', 'admit limited frozen', 'unfreeze moved'],
     commands(now) {
       const presumed = { grade: 'presumed' } as const;
       return [
