@@ -1,4 +1,4 @@
-/** The clients that people use, as they come, through a real Envoy: what they send, wait for, repeat and do not repeat. */
+/** The clients that people use, as they come, through a real Envoy: what they send, wait for and repeat. */
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { gzipSync } from 'node:zlib';

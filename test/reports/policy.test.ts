@@ -48,7 +48,7 @@ test('five thousand budgets, and a document of 5 MB, are refused with the limit 
   ]);
 });
 
-test('a thousand budgets and a long rollout come into force: stored with every default, they are longer than any file', async () => {
+test('a thousand budgets and a long rollout come into force, longer as they are stored', async () => {
   const { policy, problems } = parsePolicy(document(budgets(1000)), 'policy.yaml');
   expect(problems).toEqual([]);
   const routes = Array.from(
