@@ -209,7 +209,7 @@ export type Refusal =
  */
 export type Outcome =
   | { kind: 'moved'; receipt: Receipt; line: LineView; freezeRoute: boolean }
-  | { kind: 'same'; receipt: Receipt | undefined; line: LineView }
+  | { kind: 'same'; receipt: Receipt | undefined; line: LineView; freezeRoute?: boolean }
   | {
       kind: 'limited';
       by: LimitedBy;

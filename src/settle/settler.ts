@@ -66,6 +66,8 @@ export class Settler {
   readonly #active = new Set<Promise<void>>();
   readonly #polling: NodeJS.Timeout;
   #timer: NodeJS.Timeout | undefined;
+  /** When the timer goes off. */
+  #wakesAt = 0;
   #stopped = false;
 
   constructor(deps: SettlerDeps) {
@@ -175,11 +177,14 @@ export class Settler {
 
   #schedule(): void {
     this.#deps.meter.observe('earmark_evidence_waiting', {}, this.#waiting.size);
-    // What must wait for the next try anyway is not searched through for each entry that joins.
-    if (this.#stopped || this.#timer !== undefined) return;
     const due = this.#waiting.nextDue;
-    if (due === undefined) return;
-    this.#timer = setTimeout(() => this.#wake(), Math.max(WAKE_MS_MIN, due - Date.now()));
+    if (this.#stopped || due === undefined) return;
+    const at = Math.max(Date.now() + WAKE_MS_MIN, due);
+    // What is tried seldom must not keep waiting what is to be tried soon.
+    if (this.#timer !== undefined && this.#wakesAt <= at) return;
+    clearTimeout(this.#timer);
+    this.#wakesAt = at;
+    this.#timer = setTimeout(() => this.#wake(), at - Date.now());
     this.#timer.unref();
   }
 
@@ -239,9 +244,13 @@ export class Settler {
   }
 
   #judge(bound: Bound, finding: Finding, outcome: Outcome, since: number): Result {
+    if ('freezeRoute' in outcome && outcome.freezeRoute) {
+      const { tag } = parseReservation(bound.ref.reservation)!;
+      this.#track(this.#freeze(outcome.receipt!.route, tag, outcome.line.frozenUntil));
+    }
     switch (outcome.kind) {
       case 'moved':
-        return this.#moved(bound, finding, outcome, since);
+        return this.#moved(finding, outcome, since);
       case 'same':
         // The reserve whose answer was lost may still be on its way to the ledger.
         if (outcome.receipt === undefined && bound.unreserved) return SEARCH;
@@ -253,16 +262,12 @@ export class Settler {
     }
   }
 
-  #moved(bound: Bound, finding: Finding, outcome: Moved, since: number): Result {
+  #moved(finding: Finding, outcome: Moved, since: number): Result {
     const { meter } = this.#deps;
-    const { receipt, line } = outcome;
+    const { receipt } = outcome;
     const { route } = receipt;
     meter.observe('earmark_settle_seconds', {}, (Date.now() - since) / 1000);
     if (receipt.breach) meter.count('earmark_breaches_total', { route });
-    if (outcome.freezeRoute) {
-      const { tag } = parseReservation(bound.ref.reservation)!;
-      this.#track(this.#freeze(route, tag, line.frozenUntil));
-    }
     if (finding.kind !== 'unknown') return { done: finding.kind === 'settle' ? finding.grade : '' };
     meter.count('earmark_evidence_unknown_total', { route, cause: finding.cause });
     return { done: 'unknown' };

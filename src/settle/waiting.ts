@@ -39,6 +39,8 @@ export function pauseOf(reason: Reason, tries: number, jitter: number): number {
 
 export class Waiting {
   #waiters: Waiter[] = [];
+  /** No waiter is due before it. */
+  #nextDue = Number.POSITIVE_INFINITY;
 
   get size(): number {
     return this.#waiters.length;
@@ -46,8 +48,7 @@ export class Waiting {
 
   /** ms since 1970 of the next try; undefined: nothing waits. */
   get nextDue(): number | undefined {
-    if (this.#waiters.length === 0) return undefined;
-    return this.#waiters.reduce((least, { due }) => Math.min(least, due), Number.POSITIVE_INFINITY);
+    return this.#waiters.length === 0 ? undefined : this.#nextDue;
   }
 
   /** What had to make room for it, if anything: it may be the item itself. */
@@ -56,19 +57,25 @@ export class Waiting {
     const due = now + pauseOf(reason, item.tries - 1, Math.random());
     if (this.#waiters.length < WAITING_MAX) {
       this.#waiters.push({ item, reason, due });
+      this.#nextDue = Math.min(this.#nextDue, due);
       return undefined;
     }
     const searching = this.#waiters.findIndex((waiter) => waiter.reason === 'search');
     if (searching < 0) return item;
     const [evicted] = this.#waiters.splice(searching, 1, { item, reason, due });
+    this.#nextDue = Math.min(this.#nextDue, due);
     return evicted!.item;
   }
 
   /** Removes and gives those whose time has come, a burst at most. */
   takeDue(now: number): Item[] {
     const due: Item[] = [];
+    this.#nextDue = Number.POSITIVE_INFINITY;
     this.#waiters = this.#waiters.filter((waiter) => {
-      if (waiter.due > now || due.length === BURST) return true;
+      if (waiter.due > now || due.length === BURST) {
+        this.#nextDue = Math.min(this.#nextDue, waiter.due);
+        return true;
+      }
       due.push(waiter.item);
       return false;
     });

@@ -272,6 +272,17 @@ test('a breach freezes the route: whoever has to is told', async () => {
   expect(counted('earmark_breaches_total chat')).toBe(1);
 });
 
+test('a breach whose answer was lost freezes the route all the same', async () => {
+  const answer = await ask();
+  const told = gateway.toldToFreeze.length;
+  faults.plan.set('settle', ['lost']);
+  await gateway.log(of(answer, 2000));
+  await until(() => counted('earmark_evidence_total chat repeated') === 1, 'it is asked again');
+  await gateway.settler.idle();
+  expect(await stateOf(answer)).toMatchObject({ breach: true });
+  expect(gateway.toldToFreeze.slice(told)).toEqual(['chat']);
+});
+
 test('a reservation that the ledger forgot is booked in full, once', async () => {
   const answer = await ask();
   const tag = String(answer.metadata.reservation).slice(3, 25);
@@ -312,6 +323,20 @@ describe('a ledger that is away', () => {
     await until(repeated, 'it is asked again');
     expect(await stateOf(answer)).toMatchObject({ actual: 200, spent: 200, available: 800 });
     expect(counted('earmark_evidence_conflicts_total chat')).toBe(0);
+  });
+
+  test('what is searched for seldom keeps nothing else waiting', async () => {
+    faults.calls.length = 0;
+    await gateway.log(
+      entry({ common: { upstream_wire_bytes_sent: '0' }, request: { request_id: 'nobody' } }),
+    );
+    const searched = () => faults.calls.filter((name) => name === 'findCheck').length >= 3;
+    await until(searched, 'the next search is seconds away');
+    const answer = await ask();
+    faults.plan.set('settle', ['lost']);
+    await gateway.log(of(answer, 200));
+    const repeated = () => counted('earmark_evidence_total chat repeated') === 1;
+    await until(repeated, 'it is asked again', 3000);
   });
 
   test('a stop tries once more what waits', async () => {

@@ -1,15 +1,22 @@
 -- settle: what was really used, by the operation that used it; booked in full, whatever state the hold is in.
 
+-- The answer that named the route may have been lost: it is named again for as long as the line is frozen.
+local function booked_before(context, line, receipt)
+  local terms = terms_of(line, page_of(context, line, receipt.generation, receipt.epoch))
+  local frozen = line.frozen == -1 or line.frozen > line.now
+  return same(line, receipt, receipt.breach and frozen and terms.breach == 'freezeRoute')
+end
+
 local function replace(context, line, receipt, actual, grade)
   local equal = same_amounts(actual, receipt.actual or zeros(#actual))
   local presumed = receipt.grade == 'presumed'
   if grade == 'presumed' then
-    return (equal or not presumed) and same(line, receipt) or refused(line, receipt, 'conflict')
+    return (equal or not presumed) and booked_before(context, line, receipt) or refused(line, receipt, 'conflict')
   elseif presumed then
     touch(context, line)
     return moved(context, line, receipt, book_use(context, line, receipt, actual, grade))
   end
-  return equal and same(line, receipt) or refused(line, receipt, 'conflict')
+  return equal and booked_before(context, line, receipt) or refused(line, receipt, 'conflict')
 end
 
 local function settle_open(context, line, receipt, list, grade)

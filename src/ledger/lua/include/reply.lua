@@ -1,4 +1,4 @@
--- What every operation answers: {'moved', view, shown, freezeRoute, wantsSweep}, {'same', view, shown},
+-- What every operation answers: {'moved', view, shown, freezeRoute, wantsSweep}, {'same', view, shown, freezeRoute},
 -- {'limited', view, by, limit, wait, needed}, {'refused', view, shown, why, detail}, {'failed', message}.
 -- Line and receipt go out as they are stored, behind the replies; a reply has their lengths.
 local stored = {}
@@ -33,8 +33,8 @@ local function moved(context, line, receipt, freeze_route)
   return { 'moved', view(line), shown(receipt), freeze_route or false, context.wantsSweep or false }
 end
 
-local function same(line, receipt)
-  return { 'same', view(line), shown(receipt) }
+local function same(line, receipt, freeze_route)
+  return { 'same', view(line), shown(receipt), freeze_route or false }
 end
 
 local function refused(line, receipt, why, detail)
