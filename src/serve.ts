@@ -14,6 +14,7 @@ import { openRedis, type Redis, redisOptions, ServerWatch } from './ledger/conne
 import { Documents } from './ledger/documents.js';
 import { EmbeddedLedger } from './ledger/embedded.js';
 import { Ledger } from './ledger/ledger.js';
+import { noConnection } from './ledger/reason.js';
 import { Spool } from './ledger/spool.js';
 import { Sweeper } from './ledger/sweeper.js';
 import { type AdmitRequest, LedgerUnavailable, type ReserveRequest } from './ledger/types.js';
@@ -230,7 +231,7 @@ export class Earmark {
       missing.push(this.#policy.problem() ?? 'no policy is published: earmark policy publish FILE');
     }
     if (this.#ledger.redis.status !== 'ready') {
-      return [...missing, 'there is no connection to the ledger'];
+      return [...new Set([...missing, noConnection(this.#ledger.redis)])];
     }
     try {
       // A script that moves nothing: there is no such reservation.
@@ -316,7 +317,10 @@ export async function serveCommand(
     try {
       earmark.setOverride(loadConfig(file, environment).override);
     } catch (error) {
-      log.error({ err: error }, 'the settings cannot be read again: everything stays as it is');
+      log.error(
+        { err: (error as Error).message },
+        'the settings cannot be read again: everything stays as it is',
+      );
     }
   });
   log.info({ signal: await told }, 'earmark is told to end');

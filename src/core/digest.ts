@@ -1,4 +1,4 @@
-/** What makes two requests the same one (design: requestDigest), and what names a request in the access log. */
+/** What makes two requests the same one, and what names a request in the access log. */
 import { hash } from 'node:crypto';
 
 /** The methods that an access-log entry can name. */

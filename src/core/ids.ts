@@ -1,4 +1,4 @@
-/** Identities: which Redis slot a line has, and which receipt a request means (design: identity, duplicates). */
+/** Identities: which Redis slot a line has, and which receipt a request means. */
 import { hash, randomBytes } from 'node:crypto';
 
 const RESERVATION = /^rl-([A-Za-z0-9_-]{22})-([A-Za-z0-9_-]{22})$/;

@@ -1,4 +1,4 @@
-/** The answers of a Check, each exactly as the design's table has it. Pure. */
+/** The answers of a Check, as the README tells clients. Pure. */
 import type { LimitView, LineView, Outcome, Receipt } from '../ledger/types.js';
 import type { WireMetadata } from '../settle/metadata.js';
 import type { Plan, Reject } from './plan.js';
@@ -128,7 +128,11 @@ function waitHeaders(waitMs: number | undefined): Header[] {
 function limitedMessage(plan: Plan, limited: Limited, wait: string): string {
   const { route, unit } = plan.budget;
   const limit = limited.limit === '' ? route : `${route}, limit ${limited.limit}`;
-  const needed = `${limited.needed} ${unit}${limited.needed === 1 ? '' : 's'}`;
+  const { limits } = plan.request.budget.terms;
+  // A limit with a cost of its own counts something else, and nobody named that.
+  const ofItsOwn = limits.some(({ name, ownCost }) => ownCost && name === limited.limit);
+  const units = ofItsOwn ? '' : ` ${unit}${limited.needed === 1 ? '' : 's'}`;
+  const needed = `${limited.needed}${units}`;
   switch (limited.by) {
     case 'capacity':
       return `${limit}: ${needed} needed, more than is left now; ${wait}`;

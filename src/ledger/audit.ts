@@ -1,5 +1,5 @@
 /**
- * Whether a line adds up: written from design §3 against what is stored, sharing nothing with the scripts. Sums are
+ * Whether a line adds up: written from docs/ledger.md against what is stored, sharing nothing with the scripts. Sums are
  * BigInt, so that no rounding can hide a difference.
  */
 import { lineTag, parseReservation } from '../core/ids.js';

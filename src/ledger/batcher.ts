@@ -4,6 +4,7 @@
  */
 import type { Redis } from 'ioredis';
 import type { Keys } from './keys.js';
+import { reasonOf } from './reason.js';
 import type { Script } from './scripts.js';
 import { pack, unpack } from './stored.js';
 import { LedgerUnavailable } from './types.js';
@@ -140,7 +141,7 @@ export class Batcher {
     let timer = setTimeout(giveUp, left(batch[0]!));
     this.#send(batch).then(
       (replies) => end((item, index) => item.resolve(replies[index]!)),
-      (error: Error) => fail(error.message),
+      (error: unknown) => fail(reasonOf(this.#options.redis, error)),
     );
   }
 

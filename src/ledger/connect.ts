@@ -1,4 +1,4 @@
-/** The way to the server that holds the ledger, and whether that server may hold one (design §10). */
+/** The way to the server that holds the ledger, and whether that server may hold one. */
 import { Redis, type RedisOptions } from 'ioredis';
 import type { LedgerConfig } from '../config/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
@@ -72,6 +72,8 @@ export function openRedis(options: RedisOptions, log: Log, patient = false): Red
 export interface Verdict {
   /** Why this server may not hold a ledger, and the remedy. */
   readonly refused: string | undefined;
+  /** It follows another one. */
+  readonly replica: boolean;
   readonly warnings: readonly string[];
 }
 
@@ -86,6 +88,7 @@ export function judgeServer(info: string): Verdict {
   const appendOnly = fields.get('aof_enabled') === '1';
   return {
     refused,
+    replica: fields.has('role') && fields.get('role') !== 'master',
     warnings: appendOnly
       ? []
       : ['the server keeps no append-only file, so a restart forgets: set appendonly yes'],
@@ -115,6 +118,7 @@ function refusal(fields: ReadonlyMap<string, string>): string | undefined {
 /** Looks at the server at each new connection and now and then; refused until it was seen to be right. */
 export class ServerWatch {
   #refused: string | undefined = 'the ledger was not reached yet';
+  #replica = false;
   #foreign: SchemaUnknown | undefined;
   #warned = '';
   readonly #redis: Redis;
@@ -123,6 +127,7 @@ export class ServerWatch {
   readonly #meter: Meter;
   readonly #timer: NodeJS.Timeout;
   readonly #check = (): void => void this.check();
+  readonly #closed = (): void => this.#meter.observe('earmark_ledger_usable', {}, 0);
 
   constructor(redis: Redis, prefix: string, log: Log, meter: Meter) {
     this.#redis = redis;
@@ -130,11 +135,14 @@ export class ServerWatch {
     this.#log = log;
     this.#meter = meter;
     redis.on('ready', this.#check);
+    redis.on('close', this.#closed);
     let next = performance.now() + CHECK_EVERY_MS;
     this.#timer = setInterval(() => {
       if (this.#refused === undefined && performance.now() < next) return;
       next = performance.now() + CHECK_EVERY_MS;
-      this.#check();
+      // The name may lead to the new primary by now, and this connection does not: the next one looks.
+      if (this.#replica) redis.disconnect(true);
+      else this.#check();
     }, RECHECK_EVERY_MS);
     this.#timer.unref();
     if (redis.status === 'ready') this.#check();
@@ -154,6 +162,7 @@ export class ServerWatch {
     let verdict: Verdict;
     try {
       verdict = judgeServer(await this.#redis.info());
+      this.#replica = verdict.replica;
       if (verdict.refused === undefined) await claimSchema(this.#redis, this.#prefix);
       this.#foreign = undefined;
     } catch (error) {
@@ -165,7 +174,11 @@ export class ServerWatch {
       // A server that is away is told by the calls that need it; one that forbids INFO never gets here.
       const message = error instanceof Error ? error.message : String(error);
       if (!message.includes('NOPERM')) return;
-      verdict = { refused: `INFO is forbidden: let this user run INFO (${message})`, warnings: [] };
+      verdict = {
+        refused: `INFO is forbidden: let this user run INFO (${message})`,
+        replica: false,
+        warnings: [],
+      };
     }
     if (verdict.refused !== undefined && verdict.refused !== this.#refused) {
       this.#log.error({ why: verdict.refused }, 'the ledger must not be used');
@@ -181,5 +194,6 @@ export class ServerWatch {
   stop(): void {
     clearInterval(this.#timer);
     this.#redis.off('ready', this.#check);
+    this.#redis.off('close', this.#closed);
   }
 }

@@ -3,6 +3,7 @@
  * one slot and has one version, so that a gateway that polls a number misses nothing.
  */
 import type { Redis } from 'ioredis';
+import { reasonOf } from './reason.js';
 import { loadScript, type Script } from './scripts.js';
 import { LedgerUnavailable } from './types.js';
 
@@ -193,7 +194,7 @@ export class Documents {
     try {
       return await question();
     } catch (error) {
-      throw new LedgerUnavailable(`the ledger did not answer: ${(error as Error).message}`);
+      throw new LedgerUnavailable(reasonOf(this.redis, error));
     }
   }
 }

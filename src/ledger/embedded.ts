@@ -1,4 +1,4 @@
-/** The embedded default (design §11): a Redis or Valkey of our own with an append-only file in a folder. */
+/** The embedded default: a Redis or Valkey of our own with an append-only file in a folder. */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import {
   closeSync,

@@ -9,6 +9,7 @@ import { STEADY } from './connect.js';
 import { dumpLine } from './dump.js';
 import { type Height, Heights } from './heights.js';
 import { type Keys, keysOf } from './keys.js';
+import { reasonOf } from './reason.js';
 import { loadScript, type Script } from './scripts.js';
 import { unpack } from './stored.js';
 import {
@@ -320,7 +321,7 @@ export class Ledger implements LedgerApi {
     return outcome;
   }
 
-  /** A line that went back in time is frozen until an operator has reconciled it (design: durability). */
+  /** A line that went back in time is frozen until an operator has reconciled it. */
   #watch({ tag, args }: Operation, outcome: Outcome, before: Height): void {
     const receipt = 'receipt' in outcome ? outcome.receipt : undefined;
     const shadow = receipt?.shadow ?? args.shadow === true;
@@ -376,7 +377,7 @@ export class Ledger implements LedgerApi {
       return await Promise.race([question(), late]);
     } catch (error) {
       if (error instanceof LedgerUnavailable || error instanceof RangeError) throw error;
-      throw new LedgerUnavailable(error instanceof Error ? error.message : String(error));
+      throw new LedgerUnavailable(reasonOf(this.redis, error));
     } finally {
       clearTimeout(timer);
     }

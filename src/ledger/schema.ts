@@ -1,5 +1,6 @@
 /** In which form a ledger is kept: written once by who comes first, and looked at before anything else is done there. */
 import type { Redis } from 'ioredis';
+import { reasonOf } from './reason.js';
 import { LedgerUnavailable } from './types.js';
 
 /** Rises when an older earmark could no longer keep the account right beside a newer one. */
@@ -16,7 +17,7 @@ export class SchemaUnknown extends LedgerUnavailable {
 
 /** Whether it has one at all: an empty ledger has none yet. Throws `SchemaUnknown` where it is of another form. */
 export async function checkSchema(redis: Redis, prefix: string): Promise<boolean> {
-  const found = await known(redis.get(`${prefix}schema`));
+  const found = await known(redis, redis.get(`${prefix}schema`));
   if (found !== null && found !== SCHEMA) throw new SchemaUnknown(found);
   return found !== null;
 }
@@ -25,14 +26,14 @@ export async function checkSchema(redis: Redis, prefix: string): Promise<boolean
 export async function claimSchema(redis: Redis, prefix: string): Promise<void> {
   // Looked at first: a full server refuses to set even what stands there already.
   if (await checkSchema(redis, prefix)) return;
-  await known(redis.set(`${prefix}schema`, SCHEMA, 'NX'));
+  await known(redis, redis.set(`${prefix}schema`, SCHEMA, 'NX'));
   await checkSchema(redis, prefix);
 }
 
-async function known<T>(reply: Promise<T>): Promise<T> {
+async function known<T>(redis: Redis, reply: Promise<T>): Promise<T> {
   try {
     return await reply;
   } catch (error) {
-    throw new LedgerUnavailable(`the ledger did not answer: ${(error as Error).message}`);
+    throw new LedgerUnavailable(reasonOf(redis, error));
   }
 }

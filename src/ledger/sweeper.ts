@@ -3,6 +3,7 @@ import type { Log, Meter } from '../telemetry/meter.js';
 import { run } from './batcher.js';
 import { DUE_SHARDS } from './keys.js';
 import type { Ledger } from './ledger.js';
+import { reasonOf } from './reason.js';
 import { loadScript } from './scripts.js';
 
 /** Steps of one line in one run: bounds the time that Redis is kept from others. */
@@ -26,6 +27,8 @@ export class Sweeper {
   readonly #claim = loadScript('claim');
   #timer: NodeJS.Timeout | undefined;
   #stopped = false;
+  /** What was said of the sweep that failed last; empty while they go well. */
+  #trouble = '';
   #pass: Promise<void> = Promise.resolve();
 
   constructor(options: SweeperOptions) {
@@ -35,12 +38,21 @@ export class Sweeper {
   start(): void {
     if (this.#stopped) return;
     this.#pass = this.pass().then(
-      () => undefined,
-      (error: Error) => this.#options.log.warn({ error: error.message }, 'sweep failed'),
+      () => this.#say(''),
+      (error: unknown) => this.#say(reasonOf(this.#options.ledger.redis, error)),
     );
     void this.#pass.then(() => {
       if (!this.#stopped) this.#timer = setTimeout(() => this.start(), this.#options.everyMs);
     });
+  }
+
+  /** Once for each reason, and once when it is over: there are ten sweeps a second. */
+  #say(trouble: string): void {
+    if (trouble === this.#trouble) return;
+    this.#trouble = trouble;
+    const { log } = this.#options;
+    if (trouble === '') log.info({}, 'sweeps go well again');
+    else log.warn({ error: trouble }, 'sweep failed');
   }
 
   async stop(): Promise<void> {

@@ -1,4 +1,4 @@
-/** The policy as the request path sees it: parsed once, frozen, typed (design: admissionBudget.v1). */
+/** The policy as the request path sees it: parsed once, frozen, typed (docs/policy.md). */
 import type { Factor, Terms } from '../ledger/types.js';
 
 /** What CEL sees of a request. What is absent is "" or 0, never an error. */

@@ -1,4 +1,4 @@
-/** What an access-log entry proves about the operation it belongs to (design §5): the first row that holds. Pure. */
+/** What an access-log entry proves about the operation it belongs to: the first row that holds. Pure. */
 import type { UsageRules } from '../policy/types.js';
 import type { Finding, LogEntry } from './types.js';
 import type { UsageReading } from './usage.js';

@@ -1,4 +1,4 @@
-/** Evidence: what an access-log entry says about an operation (design §5, table). */
+/** Evidence: what an access-log entry says about an operation. */
 import type { EvidenceMetadata, Grade } from '../ledger/types.js';
 import type { Usage } from '../policy/types.js';
 

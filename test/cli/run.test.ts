@@ -219,6 +219,64 @@ it('shows a reservation', async () => {
   expect(bad).toMatchObject({ code: 2, err: expect.stringContaining('is no ID') });
 });
 
+it('finds what nobody reported, and an operator says what it was', async () => {
+  const { reservation: id } = await held('quiet');
+  await ledger.unknown({ reservation: id, operation: 'op', least: [] });
+  await ledger.settle({ reservation: id, operation: 'late', actual: [7], grade: 'reported' });
+
+  const found = await json('reservation', 'list', '--state', 'USAGE_UNKNOWN');
+  expect(found.json).toMatchObject({ ok: true, more: false });
+  expect(found.json.receipts.map((each: { reservation: string }) => each.reservation)).toEqual([
+    id,
+  ]);
+  const line = await json('reservation', 'list', '--route', 'chat', '--subject', 'quiet');
+  const owns = line.json.receipts.map((each: { own: boolean }) => each.own);
+  expect(owns.sort()).toEqual([false, true]);
+  const { out } = await earmark('reservation', 'list', '--subject', 'quiet');
+  expect(out).toMatch(/its own/);
+  expect(out).toMatch(/^2 receipts$/m);
+  expect((await json('reservation', 'list', '--route', 'other')).json.receipts).toEqual([]);
+  expect((await earmark('reservation', 'show', id)).out).toMatch(
+    /^its own +SETTLED.* 7 reported by late$/m,
+  );
+
+  const told = await json('receipt', id, '--units', '250');
+  expect(told.json).toMatchObject({
+    moved: true,
+    receipt: { state: 'SETTLED', actual: [250], operation: 'op', evidence: 'operator' },
+  });
+  expect((await json('receipt', id, '--units', '250')).json).toMatchObject({ moved: false });
+  expect(await earmark('receipt', id, '--units', '9')).toMatchObject({
+    code: 1,
+    err: expect.stringMatching(/^conflict: another amount was booked .*reservation show/),
+  });
+  const none = `rl-${'A'.repeat(22)}-${'B'.repeat(22)}`;
+  expect(await earmark('receipt', none, '--units', '9')).toMatchObject({
+    code: 1,
+    err: expect.stringMatching(/^not-found: no such receipt is kept: check the ID/),
+  });
+});
+
+it('lists no more than a person reads, and says that there is more', async () => {
+  const use = (at: number) =>
+    ledger.admit({ ...request('many', at % 2 === 0), key: `m${at}`, units: [1] });
+  await Promise.all(Array.from({ length: 1002 }, (_, at) => use(at)));
+  const { json: listed } = await json('reservation', 'list', '--subject', 'many');
+  expect([listed.receipts.length, listed.more]).toEqual([1000, true]);
+  const { out } = await earmark('reservation', 'list', '--subject', 'many');
+  expect(out).toMatch(/^the first 1000 that were found, and there are more/m);
+  await ledger.redis.del(ledger.keys.line(lineTag('many', 'chat')));
+});
+
+it('freezes no route that nobody knows', async () => {
+  for (const command of ['freeze', 'unfreeze']) {
+    expect(await earmark(command, '--route', 'nope')).toMatchObject({
+      code: 1,
+      err: 'no route "nope" is known: there are chat',
+    });
+  }
+});
+
 const suspended = async (subject: string, shadow = false) => {
   const { json: report } = await json('audit');
   return report.lines.find((line: { subject: string; shadow: boolean }) => {
@@ -265,6 +323,13 @@ it.each([
   [['drain'], 'unknown command drain: there are serve, policy, rollout, freeze'],
   [['toString'], 'unknown command toString'],
   [['audit', 'x'], 'usage: earmark audit'],
+  [['audit', '--jsn'], 'unknown option --jsn\nusage: earmark audit'],
+  [['serve', '--port'], 'unknown option --port\nusage: earmark serve'],
+  [['reservation', 'list', '--state', 'LOST'], '--state LOST is none: there are RESERVED'],
+  [['reservation', 'list', '--stat', 'x'], "Unknown option '--stat'"],
+  [['receipt', `rl-${'A'.repeat(22)}-${'B'.repeat(22)}`], 'usage: earmark receipt'],
+  [['receipt', 'rl-1', '--units', '1'], 'reservation: is no ID of a reservation'],
+  [['receipt', `rl-${'A'.repeat(22)}-${'B'.repeat(22)}`, '--units', '-1'], 'units'],
   [['freeze'], 'usage: earmark freeze'],
   [['freeze', '--route', 'r', '--shadow'], 'usage: earmark freeze'],
   [['freeze', '--route', 'r', '--for', 'soon'], '--for soon is no length of time'],
@@ -287,7 +352,16 @@ it('says what it is, and what it can', async () => {
   });
   const help = await earmark('--help');
   expect(help.code).toBe(0);
-  for (const name of ['serve', 'policy', 'rollout', 'freeze', 'unfreeze', 'reservation', 'audit']) {
+  for (const name of [
+    'serve',
+    'policy',
+    'rollout',
+    'freeze',
+    'unfreeze',
+    'reservation',
+    'receipt',
+    'audit',
+  ]) {
     expect(help.out).toContain(`earmark ${name}`);
   }
 });
@@ -299,6 +373,9 @@ it('takes the ledger from --config, and says where it is not', async () => {
   expect((await earmarkWith({}, 'audit', `--config=${file}`)).code).toBe(0);
   const none = await earmarkWith({}, 'audit');
   expect(none).toMatchObject({ code: 1, err: expect.stringContaining('EARMARK_LEDGER_URL') });
+  expect(none.err).toContain('--config FILE');
+  const wrong = await earmarkWith({}, 'policy', 'valdate', 'x');
+  expect(wrong).toMatchObject({ code: 2, err: expect.stringContaining('usage: earmark policy') });
   const away = await earmarkWith({ EARMARK_LEDGER_URL: `unix:${folder}/none` }, 'audit', '--json');
   expect(away.code).toBe(1);
   expect(away.err).toMatch(/nothing answers at ledger.url.*ENOENT/);

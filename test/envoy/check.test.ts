@@ -30,6 +30,13 @@ budgets:
       - { name: minute, burst: 1000, refill: { units: 1000, every: 1m } }
       - { name: day, burst: 1500, refill: { units: 1500, every: 24h } }
     estimate: { fixed: 700 }
+  - route: calls
+    match: context.route == "calls"
+    subject: request.headers["x-tenant"]
+    limits:
+      - { name: tokens, burst: 10000 }
+      - { name: calls, burst: 1, cost: { call: 1 } }
+    estimate: { fixed: 700 }
   - route: executor
     match: context.route == "executor"
     subject: request.headers["x-tenant"]
@@ -219,6 +226,13 @@ describe('429', () => {
       'retry-after-ms': '34500000',
     });
     expect(errorOf(answer).message).toContain('several, limit day: 700 tokens needed');
+  });
+
+  test('a limit with a cost of its own does not count in the unit of the others', async () => {
+    await ask('calls');
+    const answer = await ask('calls');
+    expect(answer.headers).toMatchObject({ 'x-earmark-limited-by': 'capacity; limit=calls' });
+    expect(errorOf(answer).message).toMatch(/^calls, limit calls: 1 needed, more than is left/);
   });
 
   test('without refill: the hold TTL while something is reserved, else no wait at all', async () => {

@@ -4,9 +4,11 @@ import { createServer, connect as dial, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.js';
+import { Sweeper } from '../../src/ledger/sweeper.js';
 import type { Outcome } from '../../src/ledger/types.js';
 import { LedgerUnavailable } from '../../src/ledger/types.js';
 import { type Line, onEachServer, ready, told } from '../support/ledger.js';
+import { keep } from '../support/quiet.js';
 import { startRedis } from '../support/redis.js';
 import { until } from '../support/until.js';
 
@@ -125,6 +127,32 @@ onEachServer('a server that is away', (bench) => {
     const server = await startRedis({ folder: path });
     open.push(server);
     await until(async () => (await asks(ledger, line, 'a')).outcome?.kind === 'moved');
+  });
+
+  it('is told once by the sweeper, in words of ours, and so is that it is back', async () => {
+    const path = join(bench.server.folder, 'swept');
+    const ledger = ledgerAt(join(path, 's'));
+    const kept = keep();
+    const sweeper = new Sweeper({ ledger, everyMs: 5, log: kept, meter: kept });
+    open.push(sweeper);
+    sweeper.start();
+    await until(() => kept.lines.length > 0);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    expect(kept.lines).toEqual(['warn sweep failed']);
+    expect(kept.fields).toEqual([
+      { error: `there is no connection to the ledger at ${join(path, 's')}` },
+    ]);
+    const line = bench.line();
+    bench.lines = [];
+    expect((await asks(ledger, line, 'a')).message).toMatch(
+      /^there is no connection to the ledger at /,
+    );
+    await expect(ledger.get(line.id('a'))).rejects.toThrow(
+      /^there is no connection to the ledger at /,
+    );
+    mkdirSync(path);
+    open.push(await startRedis({ folder: path }));
+    await until(() => kept.lines.at(-1) === 'info sweeps go well again');
   });
 
   it('that goes away in the middle ends every call; nothing is sent twice', async () => {

@@ -65,6 +65,17 @@ describe('the server', () => {
     kept.end();
   });
 
+  it('that is gone is not usable, until it is there again', async () => {
+    const at = await watch([]);
+    expect(at.kept.metrics.get('earmark_ledger_usable')).toBe(1);
+    at.redis.disconnect(true);
+    await until(() => at.kept.metrics.get('earmark_ledger_usable') === 0);
+    await until(() => at.kept.metrics.get('earmark_ledger_usable') === 1);
+    await servers[0]!.stop();
+    await until(() => at.kept.metrics.get('earmark_ledger_usable') === 0);
+    at.end();
+  });
+
   it('that evicts is refused, also when it begins to at run time', async () => {
     const at = await watch(['--maxmemory-policy', 'allkeys-lru']);
     expect(at.watching.refused).toMatch('maxmemory-policy is allkeys-lru');

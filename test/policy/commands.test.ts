@@ -80,6 +80,29 @@ test.each([[[]], [['apply']], [['show', 'x']], [['apply', 'a', 'b']], [['undo']]
   async (args) => expect((await rolloutCommand(args, unopened)).code).toBe(2),
 );
 
+test('a rollout for a route that its generation does not have is refused, and shown as text', async () => {
+  await policyCommand(['publish', good('policy.yaml')], context);
+  const head = 'schema: rollout.v1\ngeneration: 31\ndefault: { mode: shadow }\nroutes:\n';
+  const stray = file('stray.yaml', `${head}  chat.generat: { mode: enforce }\n`);
+  expect(await rolloutCommand(['apply', stray], context)).toMatchObject({
+    code: 1,
+    json: { why: 'route' },
+    text: 'routes: generation 31 has no "chat.generat": there are chat.generate',
+  });
+  expect(await rolloutCommand(['show'], context)).toMatchObject({ json: { rollout: null } });
+  const right = file(
+    'right.yaml',
+    `${head}  chat.generate: { mode: enforce, percent: 25, only: [acme] }\n`,
+  );
+  expect(await rolloutCommand(['apply', right], context)).toMatchObject({ code: 0 });
+  const { text } = await rolloutCommand(['show'], context);
+  expect(text.split('\n')).toEqual([
+    'generation 31',
+    'chat.generate: enforce, 25 % by subject, only acme',
+    'every other route: shadow',
+  ]);
+});
+
 test('from nothing to a rollout, and what may not follow', async () => {
   expect(await policyCommand(['show'], context)).toMatchObject({
     code: 1,

@@ -219,7 +219,7 @@ describe('trouble', () => {
       new Documents(early, 'earmark:'),
     );
     await watch.start();
-    expect(watch.problem()).toMatch(/the ledger did not answer/);
+    expect(watch.problem()).toMatch(/there is no connection to the ledger at /);
     expect(watch.view().policy).toBeUndefined();
     const late = await startRedis({ folder: later });
     try {

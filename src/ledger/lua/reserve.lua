@@ -45,7 +45,7 @@ local function has_room(line, units)
   return true
 end
 
--- What stops an admission, in the order of the design: the first that fails is named.
+-- What stops an admission, in the order of docs/ledger.md: the first that fails is named.
 local function obstacle(line, units, closed, route_frozen)
   if line.frozen ~= 0 or route_frozen == -1 or route_frozen > line.clock then
     return 'frozen', '', -1, units[1]
