@@ -1,6 +1,6 @@
 /**
- * Whether a line adds up: written from docs/ledger.md against what is stored, sharing nothing with the scripts. Sums are
- * BigInt, so that no rounding can hide a difference.
+ * Whether a line adds up: written from docs/ledger.md against what is stored, sharing nothing with the scripts. Sums
+ * are BigInt, so that no rounding can hide a difference.
  */
 import { lineTag, parseReservation } from '../core/ids.js';
 import type { BookCounters, BookDump, LineDump, PageDump, ReceiptDump, State } from './types.js';

@@ -1,4 +1,4 @@
-/** In which form a ledger is kept: written once by who comes first, and looked at before anything else is done there. */
+/** In which form a ledger is kept: written once by who comes first, looked at before anything else is done there. */
 import type { Redis } from 'ioredis';
 import { reasonOf } from './reason.js';
 import { LedgerUnavailable } from './types.js';

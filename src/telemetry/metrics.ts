@@ -47,7 +47,7 @@ export const METRICS = {
   earmark_ledger_lines_fallen_total: counter(
     'Lines of which the ledger forgot writes; they are frozen',
   ),
-  earmark_ledger_usable: gauge('1 while the server passes every check'),
+  earmark_ledger_usable: gauge('1 while connected to a server that passes every check'),
   earmark_ledger_persistent: gauge('1 while the server has an append-only file'),
   earmark_embedded_restarts_total: counter('The embedded ledger died and was started again'),
   earmark_policy_generation: gauge('Generation in force'),
