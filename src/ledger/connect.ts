@@ -1,4 +1,4 @@
-/** The way to the server that holds the ledger, and whether that server may hold one (design §10). */
+/** The way to the server that holds the ledger, and whether that server may hold one. */
 import { Redis, type RedisOptions } from 'ioredis';
 import type { LedgerConfig } from '../config/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
@@ -127,6 +127,7 @@ export class ServerWatch {
   readonly #meter: Meter;
   readonly #timer: NodeJS.Timeout;
   readonly #check = (): void => void this.check();
+  readonly #closed = (): void => this.#meter.observe('earmark_ledger_usable', {}, 0);
 
   constructor(redis: Redis, prefix: string, log: Log, meter: Meter) {
     this.#redis = redis;
@@ -134,6 +135,7 @@ export class ServerWatch {
     this.#log = log;
     this.#meter = meter;
     redis.on('ready', this.#check);
+    redis.on('close', this.#closed);
     let next = performance.now() + CHECK_EVERY_MS;
     this.#timer = setInterval(() => {
       if (this.#refused === undefined && performance.now() < next) return;
@@ -192,5 +194,6 @@ export class ServerWatch {
   stop(): void {
     clearInterval(this.#timer);
     this.#redis.off('ready', this.#check);
+    this.#redis.off('close', this.#closed);
   }
 }
