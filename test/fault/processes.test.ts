@@ -1,4 +1,4 @@
-/** What happens to processes: earmarks that are killed, stopped and started again, clocks that are wrong, two versions. */
+/** Earmarks that are killed, stopped and started again; clocks that are wrong; two versions. */
 import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
