@@ -149,7 +149,7 @@ function sameBooked(state: LineState, event: SettleEvent, kept: Kept): Outcome {
   const { frozenUntil, now } = answer.line;
   const frozen = frozenUntil === -1 || frozenUntil > now;
   const { onBreach } = pageOf(twinOf(state, kept.shadow)!, kept).terms;
-  const follows = kept.breach && frozen && onBreach === 'freezeRoute';
+  const follows = kept.breach && frozen && onBreach === 'freezeRoute' && !kept.shadow;
   return follows ? ({ ...answer, freezeRoute: true } as Outcome) : answer;
 }
 
@@ -192,7 +192,7 @@ function booked(
     const forever = until === -1 || twin.frozenUntil === -1;
     twin.frozenUntil = forever ? -1 : Math.max(until, twin.frozenUntil);
   }
-  return moved(state, event, kept, terms.onBreach === 'freezeRoute');
+  return moved(state, event, kept, terms.onBreach === 'freezeRoute' && !kept.shadow);
 }
 
 function settleForgotten(state: LineState, event: SettleEvent): Outcome {

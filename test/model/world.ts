@@ -56,6 +56,8 @@ interface Transition {
 
 /** Transitions under way at once. */
 const CHUNK = 4096;
+/** Of these, so many go together: while the server works on some, others are compared. */
+const PART = 512;
 
 /** Explores the whole world. */
 export async function explore(world: World, real: Real): Promise<Found> {
@@ -95,7 +97,8 @@ class Search {
           if (event.now >= lastInstant(node.state)) transitions.push(this.#transition(node, event));
         }
       }
-      queue.push(...(await this.#check(transitions)));
+      const found = await Promise.all(parts(transitions).map((part) => this.#check(part)));
+      queue.push(...found.flat());
       await this.#real.forget(done);
     }
     const differences = [...this.#differences.values()];
@@ -167,6 +170,12 @@ class Search {
     const kind = `${event.op} ${kindOf(reply)}`;
     this.#kinds.set(kind, (this.#kinds.get(kind) ?? 0) + 1);
   }
+}
+
+function parts<T>(all: readonly T[]): T[][] {
+  const result: T[][] = [];
+  for (let from = 0; from < all.length; from += PART) result.push(all.slice(from, from + PART));
+  return result;
 }
 
 /** moved SETTLED, refused digest, limited debt, … */

@@ -76,8 +76,8 @@ function refillWorld(): World {
   return {
     name: 'refill',
     line,
-    instants: [0, 1, 5, 8, 20].map((ms) => T0 + ms),
-    few: 3,
+    instants: [0, 5, 1, 8, 20].map((ms) => T0 + ms),
+    few: 2,
     kinds: ['reserve limited debt', 'credit moved', 'release moved RELEASED'],
     end: (state) => minted(state, '') > 14,
     commands(now) {
@@ -139,7 +139,7 @@ function limitsWorld(): World {
     name: 'limits',
     line,
     instants: [0, 3, 8].map((ms) => T0 + ms),
-    few: 2,
+    few: 1,
     kinds: [
       'admit limited debt',
       'settle moved SETTLED_WITH_DEBT',
@@ -292,7 +292,7 @@ function presumedWorld(): World {
     name: 'presumed',
     line,
     instants: [0, 10, 20].map((ms) => T0 + ms),
-    few: 2,
+    few: 1,
     kinds: ['settle refused conflict', 'admit limited frozen', 'unfreeze moved'],
     commands(now) {
       const presumed = { grade: 'presumed' } as const;
