@@ -274,7 +274,10 @@ it('refuses another digest, another operation, another amount', async () => {
   expect(await refusal(digest)).toMatchObject({ code: PRECONDITION, reason: 'DIGEST' });
   await call('StartOperation', { reservation, operation: 'one' });
   const race = call('StartOperation', { reservation, operation: 'two' });
-  expect(await refusal(race)).toMatchObject({ code: PRECONDITION, reason: 'BOUND' });
+  expect(await refusal(race)).toMatchObject({
+    ...{ code: PRECONDITION, reason: 'BOUND' },
+    message: expect.stringContaining('another operation has started it: only that one goes on'),
+  });
   await call('SettleUsage', { reservation, operation: 'one', actualUnits: 1 });
   const conflict = call('SettleUsage', { reservation, operation: 'one', actualUnits: 2 });
   expect(await refusal(conflict)).toMatchObject({ code: PRECONDITION, reason: 'CONFLICT' });

@@ -147,6 +147,25 @@ describe('the configured files', () => {
     expect(watch.view().rollout!.default.mode).toBe('shadow');
   });
 
+  test('without a rollout it says that nothing is enforced, and how to', async () => {
+    await publish(3);
+    const watch = watching({});
+    await watch.start();
+    const said = /^info .*everything runs in shadow.*earmark rollout apply FILE/;
+    expect(kept.lines.filter((line) => said.test(line))).toHaveLength(1);
+  });
+
+  test('a configured rollout for a route that is not there is an error, and not used', async () => {
+    await publish(3);
+    const stray = `${rolloutText(3, 'enforce')}\nroutes: { nope: { mode: shadow } }\n`;
+    const watch = watching({ rolloutFile: file('r.yaml', stray) });
+    await watch.start();
+    expect(watch.view().rollout).toBeUndefined();
+    expect(kept.lines).toContainEqual(
+      expect.stringMatching(/^error.*has no "nope": there are chat/),
+    );
+  });
+
   test('an older policy than the newest is a warning', async () => {
     await publish(5);
     const watch = watching({ policyFile: file('p.yaml', policyText(4)) });

@@ -100,18 +100,28 @@ it('starts and lives without a ledger, and recovers by itself', async () => {
   const late = join(folder, 'late');
   const earmark = await serve({ url: `unix:${late}/s` });
   const check = asking(earmark.envoy);
-  expect((await readiness(earmark)).missing.join()).toMatch(/not reached yet/);
-  expect(statusOf(await check(question('a', 'r1')))).toBe(503);
+  const { missing } = await readiness(earmark);
+  expect(missing.join()).toMatch(/not reached yet/);
+  expect(missing).toContain(`there is no connection to the ledger at ${late}/s`);
+  const closed = await check(question('a', 'r1'));
+  expect(statusOf(closed)).toBe(503);
+  expect(JSON.stringify([closed, missing, earmark.log])).not.toMatch(/Offline|writeable|ioredis/);
+  expect(await metrics(earmark)).toMatch(/^earmark_ledger_usable 0$/m);
+  // However long it is away, each part of earmark says it once.
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(earmark.log.filter(({ msg }) => msg === 'sweep failed')).toHaveLength(1);
 
   rmSync(late, { recursive: true, force: true });
   mkdirSync(late);
   const server = await redis(['--appendonly', 'yes'], late);
   await ready(earmark);
   expect(statusOf(await check(question('a', 'r2')))).toBe(0);
+  expect(await metrics(earmark)).toMatch(/^earmark_ledger_usable 1$/m);
 
   await server.stop();
   servers.length = 0;
   await until(async () => (await readiness(earmark)).status === 503, 'it is not ready');
+  expect(await metrics(earmark)).toMatch(/^earmark_ledger_usable 0$/m);
   expect(statusOf(await check(question('a', 'r3')))).toBe(503);
   await redis(['--appendonly', 'yes'], late);
   await ready(earmark);
@@ -295,7 +305,10 @@ it('rereads the override at SIGHUP', async () => {
   // A file that became wrong changes nothing.
   writeFileSync(earmark.config, 'override: maybe');
   earmark.process.kill('SIGHUP');
-  await until(() => earmark.log.some(({ msg }) => msg.includes('cannot be read again')));
+  const told = () => earmark.log.find(({ msg }) => msg.includes('cannot be read again'));
+  await until(() => told() !== undefined);
+  expect(JSON.stringify(told())).toMatch(/override: .*is not one of none, off/);
+  expect(JSON.stringify(told())).not.toContain(' at ');
   expect(statusOf(await check(question('a', 'r3')))).toBe(0);
 });
 
