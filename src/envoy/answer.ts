@@ -51,7 +51,7 @@ function tightest(limits: readonly LimitView[]): LimitView | undefined {
 }
 
 function rateHeaders(line: LineView): Header[] {
-  const headers: Header[] = [[`${FAMILY}generation`, String(line.generation)]];
+  const headers: Header[] = [generationHeader(line.generation)];
   const limit = tightest(line.limits);
   if (limit === undefined) return headers;
   headers.push(['x-ratelimit-limit-tokens', String(limit.burst)]);
@@ -107,11 +107,23 @@ function refusal(
   return { kind, status, headers: [JSON_BODY, ...headers], body, metadata };
 }
 
+/** Under which policy it was refused: a client's own limiter, or the LLM's, says no such thing. */
+function generationHeader(generation: number): Header {
+  return [`${FAMILY}generation`, String(generation)];
+}
+
 /** 400 and 403: what no ledger could change. */
 export function rejected(reject: Reject, generation: number): Refused {
   const { status, code, message, subject, route } = reject;
   const metadata = { generation, subject, route, code };
-  return refusal('denied', status, code, message, [NO_RETRY], metadata);
+  return refusal(
+    'denied',
+    status,
+    code,
+    message,
+    [generationHeader(generation), NO_RETRY],
+    metadata,
+  );
 }
 
 function waitHeaders(waitMs: number | undefined): Header[] {
@@ -157,8 +169,9 @@ export function limited(plan: Plan, outcome: Limited): Refused {
   const waits = waitHeaders(outcome.waitMs);
   const after = waits.find(([name]) => name === 'retry-after-ms');
   const wait = after ? `enough in ${Number(after[1]) / 1000} s` : 'waiting does not help';
-  const headers: Header[] = [[`${FAMILY}limited-by`, limitedBy], ...waits];
   const { subject, route, budget } = plan.request;
+  const generation = generationHeader(budget.generation);
+  const headers: Header[] = [[`${FAMILY}limited-by`, limitedBy], generation, ...waits];
   const code = 'rate_limit_exceeded';
   const metadata = { generation: budget.generation, subject, route, limitedBy, code };
   return refusal('denied', 429, code, limitedMessage(plan, outcome, wait), headers, metadata);
@@ -170,7 +183,14 @@ export function duplicate(plan: Plan, receipt: Receipt): Refused {
   const code = 'duplicate_request';
   const message = `a request with this idempotency key was forwarded before: ${receipt.reservation} is ${receipt.state}`;
   const metadata = { generation: budget.generation, subject, route, code };
-  return refusal('denied', 409, code, message, [NO_RETRY], metadata);
+  return refusal(
+    'denied',
+    409,
+    code,
+    message,
+    [generationHeader(budget.generation), NO_RETRY],
+    metadata,
+  );
 }
 
 /** 422: the key belongs to another request. */
@@ -180,7 +200,14 @@ export function otherDigest(plan: Plan): Refused {
   const message =
     'idempotency key: it was used with another request (method, path or body differ); use a new key';
   const metadata = { generation: budget.generation, subject, route, code };
-  return refusal('denied', 422, code, message, [NO_RETRY], metadata);
+  return refusal(
+    'denied',
+    422,
+    code,
+    message,
+    [generationHeader(budget.generation), NO_RETRY],
+    metadata,
+  );
 }
 
 /** 503 as an error, so that Envoy's failure_mode_allow decides. `jitter`: 0 to 1. */

@@ -197,7 +197,11 @@ describe('429', () => {
     const answer = await ask('refilled', tokens(700));
     expect([answer.kind, answer.status]).toEqual(['denied', 429]);
     expect(answer.headers).toEqual({
-      ...{ 'content-type': 'application/json', 'x-earmark-limited-by': 'capacity' },
+      ...{
+        'content-type': 'application/json',
+        'x-earmark-limited-by': 'capacity',
+        'x-earmark-generation': '31',
+      },
       ...{ 'retry-after': '5', 'retry-after-ms': '4100' },
     });
     expect(errorOf(answer)).toEqual({
@@ -262,7 +266,11 @@ describe('429', () => {
     const { status, headers } = await ask('refilled', tokens(801));
     expect(status).toBe(429);
     expect(headers).toEqual({
-      ...{ 'content-type': 'application/json', 'x-should-retry': 'false' },
+      ...{
+        'content-type': 'application/json',
+        'x-should-retry': 'false',
+        'x-earmark-generation': '31',
+      },
       'x-earmark-limited-by': 'max-reservation',
     });
   });
@@ -270,7 +278,11 @@ describe('429', () => {
   test('frozen line, frozen route, closed', async () => {
     const answer = await ask('refilled', tokens(1));
     await gateway.ledger.freeze({ subject: tenant, route: 'refilled' }, false, -1);
-    const gone = { 'content-type': 'application/json', 'x-should-retry': 'false' };
+    const gone = {
+      'content-type': 'application/json',
+      'x-should-retry': 'false',
+      'x-earmark-generation': '31',
+    };
     const frozen = { ...gone, 'x-earmark-limited-by': 'frozen' };
     expect((await ask('refilled', tokens(1))).headers).toEqual(frozen);
     gateway.frozenRoutes.set('fixed', -1);
@@ -301,7 +313,11 @@ describe('duplicates', () => {
     const running = await ask('fixed', keyed('k'));
     expect([running.kind, running.status]).toEqual(['denied', 409]);
     expect(running.headers).toEqual({
-      ...{ 'content-type': 'application/json', 'x-should-retry': 'false' },
+      ...{
+        'content-type': 'application/json',
+        'x-should-retry': 'false',
+        'x-earmark-generation': '31',
+      },
     });
     expect(errorOf(running)).toMatchObject({ type: 'conflict_error', code: 'duplicate_request' });
     expect(running.body.error.message).toContain('STARTED');
@@ -412,7 +428,11 @@ describe('400 and 403', () => {
   const denied = (answer: Answer, status: number, code: string, named: string) => {
     expect([answer.kind, answer.status]).toEqual(['denied', status]);
     expect(answer.headers).toEqual({
-      ...{ 'content-type': 'application/json', 'x-should-retry': 'false' },
+      ...{
+        'content-type': 'application/json',
+        'x-should-retry': 'false',
+        'x-earmark-generation': '31',
+      },
     });
     const error = errorOf(answer);
     expect(error.code).toBe(code);
