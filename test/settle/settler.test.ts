@@ -272,6 +272,16 @@ test('a breach freezes the route: whoever has to is told', async () => {
   expect(counted('earmark_breaches_total chat')).toBe(1);
 });
 
+test('a breach in shadow stops nobody', async () => {
+  gateway.rollout = '{ schema: rollout.v1, generation: 5, default: { mode: shadow } }';
+  const told = gateway.toldToFreeze.length;
+  const answer = await ask();
+  gateway.rollout = rollout;
+  await gateway.log(of(answer, 2000));
+  expect(await stateOf(answer)).toMatchObject({ breach: true });
+  expect(gateway.toldToFreeze.slice(told)).toEqual([]);
+});
+
 test('a breach whose answer was lost freezes the route all the same', async () => {
   const answer = await ask();
   const told = gateway.toldToFreeze.length;

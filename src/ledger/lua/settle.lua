@@ -4,7 +4,7 @@
 local function booked_before(context, line, receipt)
   local terms = terms_of(line, page_of(context, line, receipt.generation, receipt.epoch))
   local frozen = line.frozen == -1 or line.frozen > line.now
-  return same(line, receipt, receipt.breach and frozen and terms.breach == 'freezeRoute')
+  return same(line, receipt, receipt.breach and frozen and stops_route(line, terms))
 end
 
 local function replace(context, line, receipt, actual, grade)

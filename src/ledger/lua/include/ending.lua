@@ -29,6 +29,11 @@ local function return_hold(context, line, receipt, state)
   end_receipt(context, line, receipt, state)
 end
 
+-- A route has one freeze, which is enforced: what a line in shadow does is no reason for it.
+local function stops_route(line, terms)
+  return terms.breach == 'freezeRoute' and line.twin ~= 'shadow'
+end
+
 local function freeze_for(line, duration)
   local till = duration == 0 and -1 or line.clock + duration
   if line.frozen ~= -1 and (till == -1 or till > line.frozen) then
@@ -74,7 +79,7 @@ local function book_use(context, line, receipt, actual, grade)
   if breach and terms.breach ~= 'mark' then
     freeze_for(line, terms.freeze)
   end
-  return breach and terms.breach == 'freezeRoute'
+  return breach and stops_route(line, terms)
 end
 
 -- One amount for several limits is in the budget's unit: a limit with a cost of its own then stands at what is held.
