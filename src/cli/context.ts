@@ -83,13 +83,18 @@ export class LedgerContext {
       return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000);
     } catch (error) {
       if (error instanceof SchemaUnknown) throw error;
-      const { url, data } = this.#config.ledger;
-      const remedy =
-        url === undefined
-          ? `the embedded ledger of ${data} is not running: start it by earmark serve`
-          : 'nothing answers at ledger.url: check it with EARMARK_LEDGER_URL or --config';
-      throw new LedgerUnavailable(`${remedy} (${this.#trouble ?? (error as Error).message})`);
+      throw new LedgerUnavailable(this.remedy((error as Error).message));
     }
+  }
+
+  /** What to do about a ledger that is not there. */
+  remedy(why: string): string {
+    const { url, data } = this.#config.ledger;
+    const remedy =
+      url === undefined
+        ? `the embedded ledger of ${data} is not running: start it by earmark serve`
+        : 'nothing answers at ledger.url: check it with EARMARK_LEDGER_URL or --config';
+    return `${remedy} (${this.#trouble ?? why})`;
   }
 
   async close(): Promise<void> {

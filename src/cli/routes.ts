@@ -7,6 +7,8 @@ export async function unknownRoute(
   route: string,
   context: LedgerContext,
 ): Promise<CommandResult | undefined> {
+  // Whether it is a ledger of ours at all.
+  await context.now();
   const { newest, rollout, freezes } = await context.documents().state();
   const stored = await context.documents().policy(rollout?.generation ?? newest);
   const known = new Set(freezes.keys());

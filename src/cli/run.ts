@@ -1,6 +1,7 @@
 /** The commands of `earmark`: which there are, what they are given, where their words go. */
 import { readFileSync } from 'node:fs';
 import { ConfigError, type Environment, loadConfig } from '../config/load.js';
+import { NO_CONNECTION } from '../ledger/reason.js';
 import { LedgerUnavailable } from '../ledger/types.js';
 import { serveCommand } from '../serve.js';
 import { auditCommand } from './audit.js';
@@ -171,7 +172,9 @@ async function resultOf(
     return await command.run(args, context);
   } catch (error) {
     if (!(error instanceof ConfigError) && !(error instanceof LedgerUnavailable)) throw error;
-    return { text: error.message, json: { ok: false, error: error.message }, code: 1 };
+    const isAway = error.message.startsWith(NO_CONNECTION);
+    const text = (isAway && context?.remedy(error.message)) || error.message;
+    return { text, json: { ok: false, error: text }, code: 1 };
   } finally {
     await context?.close();
   }

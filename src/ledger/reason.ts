@@ -8,8 +8,11 @@ function addressOf({ options }: Pick<Redis, 'options'>): string {
   return options.path ?? `${options.host ?? '127.0.0.1'}:${options.port ?? 6379}`;
 }
 
+/** How the text begins where nobody is there. */
+export const NO_CONNECTION = 'there is no connection to the ledger';
+
 export function noConnection(redis: Pick<Redis, 'options'>): string {
-  return `there is no connection to the ledger at ${addressOf(redis)}`;
+  return `${NO_CONNECTION} at ${addressOf(redis)}`;
 }
 
 export function reasonOf(redis: Pick<Redis, 'options'>, error: unknown): string {

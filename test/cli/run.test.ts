@@ -380,6 +380,16 @@ it('takes the ledger from --config, and says where it is not', async () => {
   expect(away.code).toBe(1);
   expect(away.err).toMatch(/nothing answers at ledger.url.*ENOENT/);
   expect(JSON.parse(away.out)).toMatchObject({ ok: false });
+  for (const command of [
+    ['freeze', '--route', 'r'],
+    ['policy', 'show'],
+    ['rollout', 'show'],
+    ['reservation', 'list'],
+  ]) {
+    const told = await earmarkWith({ EARMARK_LEDGER_URL: `unix:${folder}/none` }, ...command);
+    expect(told).toMatchObject({ code: 1, out: '' });
+    expect(told.err).toMatch(/^nothing answers at ledger.url: check it .*ENOENT/);
+  }
   const embedded = await earmarkWith({ EARMARK_LEDGER_DATA: folder }, 'audit');
   expect(embedded).toMatchObject({ code: 1, err: expect.stringContaining('is not running') });
 });
