@@ -197,12 +197,19 @@ function boundaryTime(window: Window, time: number, count: bigint): bigint {
   return BigInt(start) + (target / cycle - 5n) * 146_097n * BigInt(DAY);
 }
 
-/** A closed page that nothing needs is added to the line's archive. */
+function fits(twin: Twin, page: Page): boolean {
+  return page.books.every((book, i) => {
+    const archive = twin.archive.get(page.terms.limits[i]!.name) ?? emptyBook(0);
+    return COUNTERS.every((counter) => archive[counter] + book[counter] <= MAX);
+  });
+}
+
+/** A closed page that nothing needs is added to the line's archive, unless that would overflow. */
 export function foldPages(twin: Twin): void {
   const open = openPage(twin);
   twin.pages = twin.pages.filter((page) => {
     const needed = page.kept > 0 || page.books.some((book) => book.reserved > 0 || owed(book) > 0);
-    if (page === open || needed) return true;
+    if (page === open || needed || !fits(twin, page)) return true;
     page.books.forEach((book, i) => {
       const { name } = page.terms.limits[i]!;
       const archive = twin.archive.get(name) ?? emptyBook(0);

@@ -79,18 +79,18 @@ function settleKept(state: LineState, event: SettleEvent, kept: Kept): Outcome {
     if (isNothing(event.actual)) return same(state, event, kept);
     return settleOnItsOwn(state, event, kept.shadow, kept);
   }
+  if (!bound && isNothing(event.actual)) {
+    if (kept.state === 'EXPIRING') return same(state, event, kept);
+    kept.evidence = event.grade;
+    giveBack(state, touch(state, kept.shadow, event), kept, 'RELEASED');
+    return moved(state, event, kept);
+  }
   const before = twinOf(state, kept.shadow)!;
   const actual = amountsFor(kept, event.actual, pageOf(before, kept).terms);
   if (actual === undefined) return refused(state, event, 'invalid', undefined);
   if (bound) {
     const open = kept.keepUntil === 0;
     return (open ? settled : repeated)(state, event, kept, actual);
-  }
-  if (isNothing(actual)) {
-    if (kept.state === 'EXPIRING') return same(state, event, kept);
-    kept.evidence = event.grade;
-    giveBack(state, touch(state, kept.shadow, event), kept, 'RELEASED');
-    return moved(state, event, kept);
   }
   kept.operation = event.operation;
   kept.unstarted = true;
@@ -284,11 +284,11 @@ function ownReceipt(
 function unknownKept(state: LineState, event: UnknownEvent, kept: Kept): Outcome {
   const bound = kept.operation === event.operation;
   if (!bound && !isUnbound(kept)) return unknownOnItsOwn(state, event, kept.shadow, kept);
+  if (kept.keepUntil > 0) return same(state, event, kept);
   const before = twinOf(state, kept.shadow)!;
   const known = event.least.length > 0;
   const least = known ? amountsFor(kept, event.least, pageOf(before, kept).terms) : undefined;
   if (known && least === undefined) return refused(state, event, 'invalid', undefined);
-  if (kept.keepUntil > 0) return same(state, event, kept);
   if (kept.state === 'USAGE_UNKNOWN') return learned(state, event, kept, least);
   if (!bound) {
     kept.operation = event.operation;

@@ -164,7 +164,8 @@ class Writer {
       const amount = dice.one([0, 0, 1, units >> 1, units, units, burst, units + burst, ...known]);
       return Math.max(0, amount + dice.one([-1, 0, 0, 0, 1]));
     });
-    return dice.chance(15) ? amounts.slice(0, 1) : amounts;
+    if (dice.chance(15)) return amounts.slice(0, 1);
+    return dice.chance(5) ? [...amounts, dice.below(3)] : amounts;
   }
 
   /** Now and then with metadata: true, older than the receipt, or of what the ledger never knew. */

@@ -66,7 +66,7 @@ function mainWorld(): World {
   };
 }
 
-/** Continuous refill that leaves a remainder, debt that it repays, and a bucket that runs full; time steps of odd length. */
+/** Continuous refill that leaves a remainder, debt that it repays, a bucket that runs full, steps of odd length. */
 function refillWorld(): World {
   const line = new Line('refill');
   const refill = { units: 3, everyMs: 7 };
