@@ -28,12 +28,13 @@ export async function differencesIn(
 }
 
 /**
- * What overflows is refused from within the account: such an answer says nothing about the line. And a sweep may come
- * back for what has folded with its group: too often is no harm.
+ * What overflows is refused from within the account: such an answer says nothing about the line. And a sweep may be
+ * wanted too early, for what has folded with its group: that is no harm, too late would be.
  */
 function comparable(reply: Reply, model: Reply): Reply {
-  if ('nextDue' in reply && 'nextDue' in model && model.nextDue === 0) {
-    return { ...reply, nextDue: 0 };
+  if ('nextDue' in reply && 'nextDue' in model) {
+    const early = model.nextDue === 0 || (reply.nextDue > 0 && reply.nextDue < model.nextDue);
+    return early ? { ...reply, nextDue: model.nextDue } : reply;
   }
   const bare = 'kind' in reply && reply.kind === 'refused' && reply.why === 'overflow';
   return bare ? { ...reply, receipt: undefined, line: NO_LINE } : reply;

@@ -6,6 +6,7 @@ import { fileURLToPath } from 'node:url';
 import type { Redis } from 'ioredis';
 import { Line } from '../model/samples.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
+import { storiesByHand } from './by-hand.js';
 import { differencesIn } from './check.js';
 import { type Mutant, mutantsOf } from './mutate.js';
 import { connectTo, Scripts } from './scripts.js';
@@ -52,7 +53,8 @@ export class Arena {
 
   /** Stories in which the shipped scripts and the model agree: only they can tell a mutant. */
   async storiesFrom(seed: number, count: number): Promise<{ agreed: Story[]; parted: string[] }> {
-    const stories = Array.from({ length: count }, (_, i) => storyOf(seed + i));
+    const drawn = Array.from({ length: count }, (_, i) => storyOf(seed + i));
+    const stories = [...storiesByHand(), ...drawn];
     const scripts = new Scripts(await this.#connection(), LUA);
     const parted = await differencesIn(scripts, stories);
     await this.#redis!.flushall();

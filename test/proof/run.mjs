@@ -1,6 +1,6 @@
 /**
- * The proof: `node test/setup.mjs proof [--short|--ci] [--cases N] [--seed N] [--only NAME] [--keep FOLDER]`. Runs every
- * layer at the size that is asked for (a million stories and a hundred kills by default), and writes docs/proof.md and
+ * The proof: `node test/setup.mjs proof [--short|--ci] [--cases N] [--seed N] [--only LAYER]`. Runs every layer at the
+ * size that is asked for (a million stories and a hundred kills by default), and writes docs/proof.md and
  * .tools/proof/proof.json from what the layers themselves have counted.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const figures = join(root, '.tools/proof');
 
-/** In the order of the issue of trust: what each layer runs, shows and cannot show. */
+/** What each layer runs, shows and cannot show. */
 const LAYERS = [
   {
     name: 'worlds',
@@ -181,9 +181,10 @@ const layers = LAYERS.filter(({ name }) => chosen.only === undefined || name ===
 const results = layers.map((layer) => run(layer, chosen, seed));
 const report = { scale: chosen.scale, seed, commit, results, figures: readFigures() };
 writeFileSync(join(figures, 'proof.json'), JSON.stringify(report, null, 2));
-// A part says nothing of the whole: the page is of whole runs.
-if (chosen.only === undefined) {
-  writeFileSync(join(root, 'docs/proof.md'), page(report));
+// A part says nothing of the whole, and a smaller run nothing that the page of a full one doesn't say.
+const file = join(root, 'docs/proof.md');
+if (chosen.only === undefined && (chosen.scale === 'full' || !existsSync(file))) {
+  writeFileSync(file, page(report));
   const biome = join(root, 'node_modules/@biomejs/biome/bin/biome');
   spawnSync(process.execPath, [biome, 'format', '--write', 'docs/proof.md'], { cwd: root });
 }

@@ -1,6 +1,6 @@
 /**
- * Three earmarks as users run them, on one ledger, each through a network that fails; many callers, one earmark killed and
- * one that stands still for a while. What they let through is what the ledger has, and it adds up.
+ * Three earmarks as users run them, on one ledger, each through a network that fails; many callers; one earmark stands
+ * still for a while and is killed. What they let through is what the ledger has, and it adds up.
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -131,7 +131,7 @@ async function live(caller: number): Promise<void> {
 }
 const winners = new Set<string>();
 
-/** The third is the one that is stopped and killed: entries that were in its sockets would be lost as they are in life. */
+/** Not the third, which is stopped and killed: entries in its sockets would be lost, as they are in life. */
 function alive(): Sidecar {
   return sidecars[passed % 2]!;
 }

@@ -164,7 +164,8 @@ class Teller {
   #pass(): void {
     const random = this.#random;
     if (random.chance(0.45)) return;
-    if (random.chance(0.03)) {
+    // Not between twins: what they may fold waits in one queue, in the order in which they ended.
+    if (this.#shadows === 0 && random.chance(0.03)) {
       this.#now = Math.max(0, this.#now - random.between(1, 10));
       return;
     }
