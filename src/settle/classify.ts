@@ -1,12 +1,14 @@
 /** What an access-log entry proves about the operation it belongs to: the first row that holds. Pure. */
 import type { UsageRules } from '../policy/types.js';
+import { OWN_NAMESPACE } from './metadata.js';
 import type { Finding, LogEntry } from './types.js';
 import type { UsageReading } from './usage.js';
 
 /** The rows that no policy can change; undefined: it was sent, and the policy's rules say how to read it. */
 export function classifyUnsent(entry: LogEntry): Finding | undefined {
   if (entry.type !== '' && entry.type !== 'DownstreamEnd') return nothing('not the end');
-  if (entry.details === 'ext_authz_denied') return nothing('own refusal');
+  // With a reservation it is another's, of a filter that came after ours.
+  if (entry.details === 'ext_authz_denied' && !isReserved(entry)) return nothing('own refusal');
   if (entry.upstreamBytesSent <= 0) return { kind: 'settle', usage: undefined, grade: 'neverSent' };
   return undefined;
 }
@@ -27,6 +29,11 @@ export function classifySent(entry: LogEntry, rules: UsageRules, reading: UsageR
     return { kind: 'settle', usage: undefined, grade: 'refused' };
   }
   return { kind: 'unknown', least: undefined, cause: causeOf(entry, reading) };
+}
+
+function isReserved({ metadata }: LogEntry): boolean {
+  const reservation = metadata[OWN_NAMESPACE]?.reservation;
+  return reservation !== undefined && reservation !== '';
 }
 
 function nothing(cause: string): Finding {

@@ -73,7 +73,10 @@ function withMetadata(ending: Ending, answer: Answer): Json {
     ?.filter_metadata;
   if (filters?.[FILTER] === undefined) return ending.entry;
   const { ext_authz_duration } = filters[FILTER] as Json;
-  const ours = { ...answer.metadata, ext_authz_duration: ext_authz_duration ?? 0 };
+  // A refusal of ours names no reservation.
+  const { reservation, ...rest } = answer.metadata;
+  const named = ending.case.startsWith('authz-deny') ? {} : { reservation };
+  const ours = { ...rest, ...named, ext_authz_duration: ext_authz_duration ?? 0 };
   const metadata = { filter_metadata: { ...filters, [FILTER]: ours } };
   return { ...ending.entry, common_properties: { ...common, metadata } };
 }

@@ -27,6 +27,11 @@ describe('no evidence', () => {
     const refused = { ...unsent, details: 'ext_authz_denied', status: 429 };
     expect(classify(refused)).toEqual({ kind: 'nothing', cause: 'own refusal' });
   });
+  test('a refusal by another filter, after ours let it through: never sent', () => {
+    const ours = { 'envoy.filters.http.ext_authz': { reservation: 'rl-a-b' } };
+    const refused = { ...unsent, details: 'ext_authz_denied', status: 403, metadata: ours };
+    expect(classify(refused)).toMatchObject({ kind: 'settle', grade: 'neverSent' });
+  });
 });
 
 describe('rows, in their order', () => {
