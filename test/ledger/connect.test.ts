@@ -1,3 +1,5 @@
+import { rmSync, symlinkSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LedgerConfig } from '../../src/config/types.js';
 import { judgeServer, openRedis, redisOptions, ServerWatch } from '../../src/ledger/connect.js';
@@ -95,6 +97,24 @@ describe('the server', () => {
     await at.watching.check();
     expect(at.watching.refused).toMatch('let this user run INFO');
     at.end();
+  });
+
+  it('that became a replica is left for what its name leads to, without anybody asking', async () => {
+    const [old, fresh] = [await startRedis(), await startRedis()];
+    servers.push(old, fresh);
+    const name = join(old.folder, 'name');
+    symlinkSync(old.folder, name);
+    const redis = openRedis({ path: join(name, 's') }, keep());
+    const watching = new ServerWatch(redis, 'earmark:', keep(), keep());
+    await until(() => watching.refused === undefined);
+    await redis.call('REPLICAOF', '127.0.0.1', '1');
+    await watching.check();
+    expect(watching.refused).toMatch('name the primary');
+    rmSync(name);
+    symlinkSync(fresh.folder, name);
+    await until(() => watching.refused === undefined, 'the new one is found');
+    watching.stop();
+    redis.disconnect();
   });
 
   it('is refused before it was reached', () => {
