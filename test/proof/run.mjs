@@ -15,7 +15,7 @@ const figures = join(root, '.tools/proof');
 const LAYERS = [
   {
     name: 'worlds',
-    files: ['test/model/worlds.test.ts'],
+    files: ['test/model/world.test.ts'],
     shows:
       'Every transition of small closed worlds is the same on the scripts and in the model: reply, counters, receipts.',
     not: 'Nothing beyond their few reservations, amounts and instants.',
