@@ -45,7 +45,9 @@ const LAYERS = [
     files: ['test/proof/kills.test.ts', 'test/proof/failover.test.ts', 'test/fault/redis.test.ts'],
     shows:
       'A server killed under load has all it acknowledged; a replica that lost writes is seen, its lines are frozen, and what was used is booked.',
-    not: 'Power loss and broken disks. A line that no living gateway had seen, or a failover that a line has outgrown before anybody asks again, is not noticed.',
+    not:
+      'Power loss and broken disks. A line that no living gateway had seen, or one that has outgrown what was lost ' +
+      'before a gateway asks again, is not noticed.',
   },
   {
     name: 'envoy',
@@ -95,6 +97,8 @@ function run(layer, { scale, env }, seed) {
       EARMARK_PROOF: scale,
       EARMARK_PROOF_SEED: String(seed),
       EARMARK_PROOF_FIGURES: figures,
+      EARMARK_SEED: String(seed),
+      ...(scale === 'short' ? {} : { EARMARK_WORLDS: 'all', EARMARK_CASES: '20000' }),
       ...env,
     },
   });
