@@ -146,6 +146,7 @@ describe('time', () => {
     const swept = step(state, { op: 'sweep', now: T0 + 200, limit: 10 });
     expect(swept.reply).toMatchObject({ unknown: 1 });
     expect(open(swept.state).reserved).toBe(600);
+    expect(swept.state.receipts.get(line.id('a'))!.state).toBe('USAGE_UNKNOWN');
     expect(short(run([line.settle(T0 + 900, 'a', 'a', 0)], swept.state).last)).toBe(
       'moved SETTLED',
     );
@@ -164,6 +165,34 @@ describe('time', () => {
     const full = run([reserve(T0 + 60, 'b', 9)], later).state;
     expect(open(full)).toMatchObject({ available: 1, reserved: 19 });
     expect(full.real!.remainders).toEqual([0]);
+  });
+
+  test('a refund that fills the bucket drops the remainder too', () => {
+    const budget = budgetOf([limitTerms({ burst: 10, refill: { units: 3, everyMs: 10 } })]);
+    const { state } = run([
+      line.reserve(T0, 'a', 9, { budget }),
+      line.reserve(T0 + 3, 'b', 1, { budget }),
+      line.release(T0 + 3, 'b'),
+      line.release(T0 + 3, 'a'),
+    ]);
+    expect(open(state)).toMatchObject({ available: 10, minted: 0 });
+    expect(state.real!.remainders).toEqual([0]);
+  });
+
+  test('however long a line was idle, refill mints at most the burst and what is owed', () => {
+    const budget = budgetOf([limitTerms({ burst: 10, refill: { units: 3, everyMs: 10 } })]);
+    const owing = [admit(T0, 'a', 10, { budget }), line.settle(T0, 'a', 'a', 14)];
+    const { state } = run([...owing, line.reserve(T0 + 1_000_000, 'b', 1, { budget })]);
+    expect(open(state)).toMatchObject({ minted: 14, overdraftRepaid: 4, available: 9, lapsed: 0 });
+  });
+
+  test('a wait is the first millisecond at which refill has minted enough', () => {
+    const budget = budgetOf([limitTerms({ burst: 10, refill: { units: 3, everyMs: 10 } })]);
+    const full = run([line.reserve(T0, 'a', 10, { budget })]).state;
+    const ask = (ms: number) => run([line.reserve(T0 + ms, 'b', 1, { budget })], full).last;
+    expect(ask(0)).toMatchObject({ kind: 'limited', waitMs: 4 });
+    expect(ask(3)).toMatchObject({ kind: 'limited', waitMs: 1 });
+    expect(ask(4)).toMatchObject({ kind: 'moved' });
   });
 
   test('a window grants at its boundaries', () => {
@@ -430,6 +459,17 @@ describe('generations, epochs, plans, twins', () => {
 
 describe('numbers', () => {
   const most = Number.MAX_SAFE_INTEGER;
+
+  test('an operator credits a limit in force, a whole number of units', () => {
+    const { state } = run([line.reserve(T0, 'a', 600)]);
+    const give = (limit: string, units: number): Event => {
+      return { op: 'credit', now: T0, shadow: false, limit, units };
+    };
+    expect(open(run([give('', 700)], state).state)).toMatchObject({ available: 1000, lapsed: 100 });
+    expect(short(run([give('', 0.5)], state).last)).toBe('invalid');
+    expect(short(run([give('day', 1)], state).last)).toBe('not-found');
+    expect(short(run([give('', 1)]).last)).toBe('not-found');
+  });
 
   test('a counter that would leave 2^53 - 1 refuses the whole operation', () => {
     const budget = budgetOf([limitTerms({ burst: most })]);
