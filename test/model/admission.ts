@@ -18,6 +18,7 @@ import {
   emptyBook,
   type Kept,
   type LineState,
+  ownName,
   type Page,
   type ReserveEvent,
   type Twin,
@@ -30,6 +31,8 @@ export function reserve(state: LineState, event: ReserveEvent): Outcome {
   if (!event.units.every(isAmount)) return refused(state, event, 'invalid', undefined);
   const known = state.receipts.get(event.id);
   if (known !== undefined) return askAgain(state, event, known);
+  const booked = event.op === 'admit' ? state.receipts.get(ownName(event)) : undefined;
+  if (booked !== undefined) return refused(state, event, 'state', booked);
   const previous = state.receipts.get(event.previous);
   if (event.attempt > 1 && !mayFollow(previous, event)) {
     return refused(state, event, 'attempt', previous ?? shadow);

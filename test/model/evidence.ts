@@ -5,6 +5,7 @@ import { doneWithout, end, giveBack, openLine } from './admission.js';
 import {
   type Kept,
   type LineState,
+  ownName,
   type SettleEvent,
   type Twin,
   twinOf,
@@ -32,10 +33,6 @@ export function unknown(state: LineState, event: UnknownEvent): Outcome {
   const kept = keptFor(state, event);
   if (kept === undefined) return unknownForgotten(state, event);
   return unknownKept(state, event, kept);
-}
-
-function ownName(event: Evidence): string {
-  return `${event.id}:${event.operation}`;
 }
 
 function twinAsked(event: Evidence): boolean {

@@ -47,6 +47,7 @@ export function drawCase(seed: number): Case {
   const line = new Line(`case ${seed}`);
   const writer = new Writer(line, new Dice(seed));
   for (let i = 0; i < OPERATIONS; i++) writer.add();
+  if (seed % 4 === 0) writer.end();
   return { seed, line, events: writer.events };
 }
 
@@ -71,7 +72,19 @@ class Writer {
 
   add(): void {
     this.#now = Math.max(this.#now + this.#leap(), 0);
-    const event = this.#draw();
+    this.#tell(this.#draw());
+  }
+
+  /** Everything falls due, ends, and folds. */
+  end(): void {
+    const { usageDeadlineMs, retentionMs } = this.#budgets[0]!.terms;
+    for (const length of [usageDeadlineMs, 0, retentionMs]) {
+      this.#now += length;
+      this.#tell({ op: 'sweep', now: this.#now, limit: 100 });
+    }
+  }
+
+  #tell(event: Event): void {
     this.events.push(event);
     this.#state = step(this.#state, event).state;
   }

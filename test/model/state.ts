@@ -49,6 +49,11 @@ export interface Twin {
   readonly granted: Map<string, bigint>;
 }
 
+/** Where a receipt of its own is kept: beside the one of its reservation, by its operation. */
+export function ownName(event: { readonly id: string; readonly operation: string }): string {
+  return `${event.id}:${event.operation}`;
+}
+
 export interface Kept {
   readonly id: string;
   /** A receipt of its own for a use that no start won. */

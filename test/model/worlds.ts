@@ -105,6 +105,7 @@ function movesWorld(): World {
   const second = budgetOf([limitTerms({ burst: 6 })], {
     ...{ ...terms, generation: 2, retentionMs: 70_000_000 },
   });
+  const other = { ...second, content: 'other' };
   return {
     name: 'moves',
     line,
@@ -116,7 +117,7 @@ function movesWorld(): World {
         line.reserve(now, 'a', 6, { budget: first, operation: 'x' }),
         line.reserve(now, 'b', 5, { budget: first }),
         line.reserve(now, 'c', 5, { budget: second, operation: 'x' }),
-        line.reserve(now, 'c', 5, { budget: { ...second, content: 'other' } }),
+        line.reserve(now, 'c', 5, { budget: other, operation: 'x' }),
         ...[2, 9, 20].map((actual) => line.settle(now, 'a', 'x', actual)),
         line.settle(now, 'c', 'x', 7),
         line.release(now, 'b'),

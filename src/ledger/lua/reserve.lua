@@ -97,7 +97,8 @@ end
 
 local function reserve(keys, a, bound)
   local field, previous = 'r:' .. a.id, 'r:' .. a.previous
-  local fields = a.previous == '' and { field } or { field, previous, 'r:' .. a.first }
+  local own = bound and 'u:' .. a.id .. ':' .. bound or field
+  local fields = a.previous == '' and { field, own } or { field, own, previous, 'r:' .. a.first }
   local context = open(keys, a.now, fields)
   local units, attempt = integers(a.units, 'units'), integer(a.attempt, 'attempt')
   check_budget(a)
@@ -109,6 +110,11 @@ local function reserve(keys, a, bound)
       return refused(line, known, 'digest')
     end
     return bound and start_known(context, line, known, bound) or same(line, known)
+  end
+  -- Overtaken: the operation's use is booked already, and nobody waits for this answer.
+  local booked = context.receipts[own]
+  if booked then
+    return refused(twin_of(context, booked.twin), booked, 'state')
   end
   local line = twin_of(context, twin)
   if attempt > 1 then

@@ -187,12 +187,12 @@ local function wait_for(line, i, short)
   end
   local units = scale(limit.units, line.numerator, line.denominator)
   if type(limit.every) == 'string' then
-    return window_wait(limit.every, line.clock, div(short + units - 1, units))
+    return window_wait(limit.every, line.clock, ceil_div(short, units))
   end
   local whole, rest = div(short, units), math.fmod(short, units)
   local ms = whole * limit.every
   if rest > 0 then
-    ms = ms + div(rest * limit.every - line.remainders[i] + units - 1, units)
+    ms = ms + ceil_div(rest * limit.every - line.remainders[i], units)
   elseif whole > 0 then
     ms = ms - div(line.remainders[i], units)
   end

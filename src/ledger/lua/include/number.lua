@@ -37,6 +37,11 @@ local function div(a, b)
   return (a - math.fmod(a, b)) / b
 end
 
+local function ceil_div(a, b)
+  local rest = math.fmod(a, b)
+  return (a - rest) / b + (rest > 0 and 1 or 0)
+end
+
 local function integers(list, field)
   for _, value in ipairs(list) do
     integer(value, field)
