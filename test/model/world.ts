@@ -130,7 +130,7 @@ class Search {
       const { node, event, after, to, reply } = transition;
       this.#transitions += 1;
       this.#count(event, reply);
-      this.#report(transition, replyDifferences(reply, replies[i]!));
+      this.#report(transition, replyDifferences(reply, replies[i]!, after));
       const digest = digests[i]!;
       if (!this.#dumped.has(digest)) {
         this.#dumped.add(digest);
