@@ -97,7 +97,7 @@ end
 
 local function reserve(keys, a, bound)
   local field, previous = 'r:' .. a.id, 'r:' .. a.previous
-  local own = bound and 'u:' .. a.id .. ':' .. bound or field
+  local own = bound and 'u:' .. a.id .. ':' .. a.operation or field
   local fields = a.previous == '' and { field, own } or { field, own, previous, 'r:' .. a.first }
   local context = open(keys, a.now, fields)
   local units, attempt = integers(a.units, 'units'), integer(a.attempt, 'attempt')
