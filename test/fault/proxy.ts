@@ -31,6 +31,7 @@ class Pair {
   readonly server: Socket;
   /** What becomes of the answers to come, in order. */
   readonly #awaited: Then[] = [];
+  readonly #held: (() => void)[] = [];
   #hole = false;
   #lateUntil = 0;
 
@@ -73,9 +74,18 @@ class Pair {
   #answer(answer: Buffer, lateMs: number): void {
     const then = this.#awaited.shift();
     if (then === 'late') this.#lateUntil = performance.now() + lateMs;
+    this.#held.push(() => this.#give(answer, then));
+    this.#release();
+  }
+
+  /** What is late holds up all that comes behind it: a connection never changes the order of answers. */
+  #release(): void {
     const wait = this.#lateUntil - performance.now();
-    if (wait > 0) setTimeout(() => this.#give(answer, then), wait);
-    else this.#give(answer, then);
+    if (wait > 0) {
+      setTimeout(() => this.#release(), wait);
+      return;
+    }
+    for (const give of this.#held.splice(0)) give();
   }
 
   #give(answer: Buffer, then: Then | undefined): void {
