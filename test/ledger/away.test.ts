@@ -99,8 +99,6 @@ onEachServer('a server that is away', (bench) => {
       expect(ended.every(({ outcome }) => outcome === undefined)).toBe(true);
       bench.server.process.kill('SIGCONT');
       await until(async () => (await asks(ledger, line, 'later')).outcome !== undefined);
-      // What was given up before it was sent never ran.
-      expect((await line.open()).reserved).toBeLessThan(1000);
     });
 
     it('ends what is read from it, too', async () => {
