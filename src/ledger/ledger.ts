@@ -1,7 +1,7 @@
 /** The ledger: one method for each operation, typed in, typed out. Nothing else talks to the account's scripts. */
 import { randomBytes } from 'node:crypto';
 import { Redis, type RedisOptions } from 'ioredis';
-import { hash22, lineTag, parseReservation, reservationId } from '../core/ids.js';
+import { hash22, lineTag, reservationId } from '../core/ids.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import type { LedgerApi } from './api.js';
 import { Batcher, type Replied, runPacked, runToBytes } from './batcher.js';
@@ -382,9 +382,4 @@ export class Ledger implements LedgerApi {
       clearTimeout(timer);
     }
   }
-}
-
-/** Whether a text can be the ID of a reservation at all. */
-export function isReservation(text: string): boolean {
-  return parseReservation(text) !== undefined;
 }
