@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseReservation } from '../core/ids.js';
 import type { LedgerApi } from '../ledger/api.js';
 import { type EvidenceRef, LedgerUnavailable, type Outcome } from '../ledger/types.js';
-import { type Budget, type Policy, PolicyEvaluationError, type Usage } from '../policy/types.js';
+import { type Budget, type Policy, PolicyEvaluationError } from '../policy/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import { type Bound, bind, withBudget } from './binding.js';
 import { classifySent, classifyUnsent } from './classify.js';
@@ -48,6 +48,12 @@ export interface SettlerDeps {
 interface Rules {
   readonly policy: Policy;
   readonly budget: Budget;
+}
+
+/** A finding, and what it comes to in each limit: the use, or the least of it. */
+interface Priced {
+  readonly finding: Finding;
+  readonly units: readonly number[];
 }
 
 type Moved = Extract<Outcome, { kind: 'moved' }>;
@@ -206,8 +212,10 @@ export class Settler {
     const deadlineMs = rules?.budget.terms.usageDeadlineMs;
     // A request that was never sent costs nothing under any policy.
     if (rules === undefined && unsent === undefined) return inTime(SEARCH, since, deadlineMs);
-    const finding = unsent ?? this.#read(entry, rules!.budget);
-    const outcome = await this.#book(bound, finding, rules);
+    const { finding, units } = unsent
+      ? { finding: unsent, units: [0] }
+      : this.#read(entry, rules!.budget);
+    const outcome = await this.#book(bound, finding, units, rules);
     if ('receipt' in outcome && outcome.receipt) labels.route = outcome.receipt.route;
     return inTime(this.#judge(bound, finding, outcome, since), since, deadlineMs);
   }
@@ -224,23 +232,23 @@ export class Settler {
     return policy && budget && { policy, budget };
   }
 
-  #read(entry: LogEntry, budget: Budget): Finding {
+  #read(entry: LogEntry, budget: Budget): Priced {
     const reading = readUsage(entry, budget.usage);
     if (reading.invalid.length > 0) this.#count(budget.route, 'invalid report');
-    return costable(classifySent(entry, budget.usage, reading), budget);
+    return priced(classifySent(entry, budget.usage, reading), budget);
   }
 
-  #book(bound: Bound, finding: Finding, rules: Rules | undefined): Promise<Outcome> {
+  #book(
+    bound: Bound,
+    finding: Finding,
+    units: readonly number[],
+    rules: Rules | undefined,
+  ): Promise<Outcome> {
     const { ledger } = this.#deps;
     const ref: EvidenceRef = rules ? withBudget(bound.ref, rules.policy, rules.budget) : bound.ref;
-    const cost = (usage: Usage | undefined, none: readonly number[]) =>
-      usage === undefined ? none : rules!.budget.cost(usage);
     return finding.kind === 'settle'
-      ? ledger.settle({ actual: cost(finding.usage, [0]), grade: finding.grade, ...ref })
-      : ledger.unknown({
-          least: finding.kind === 'unknown' ? cost(finding.least, []) : [],
-          ...ref,
-        });
+      ? ledger.settle({ actual: units, grade: finding.grade, ...ref })
+      : ledger.unknown({ least: units, ...ref });
   }
 
   #judge(bound: Bound, finding: Finding, outcome: Outcome, since: number): Result {
@@ -307,15 +315,16 @@ function inTime(result: Result, since: number, deadlineMs = USAGE_DEADLINE_MS): 
   return { done: 'nothing found' };
 }
 
-/** A cost that no integer can hold is no report: it is never rounded. */
-function costable(finding: Finding, budget: Budget): Finding {
-  const usage = finding.kind === 'settle' ? finding.usage : undefined;
-  const least = finding.kind === 'unknown' ? finding.least : undefined;
+/** What a finding costs under its budget. A cost that no integer can hold is no report: it is never rounded. */
+function priced(finding: Finding, budget: Budget): Priced {
   try {
-    if (usage ?? least) budget.cost((usage ?? least)!);
-    return finding;
+    if (finding.kind === 'settle') {
+      return { finding, units: finding.usage === undefined ? [0] : budget.cost(finding.usage) };
+    }
+    const least = finding.kind === 'unknown' ? finding.least : undefined;
+    return { finding, units: least === undefined ? [] : budget.cost(least) };
   } catch (error) {
     if (!(error instanceof PolicyEvaluationError)) throw error;
-    return { kind: 'unknown', least: undefined, cause: 'no cost' };
+    return { finding: { kind: 'unknown', least: undefined, cause: 'no cost' }, units: [] };
   }
 }
