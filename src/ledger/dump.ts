@@ -61,5 +61,10 @@ export async function dumpLine(
   }
   // A line that never holds still is read by one command, which keeps Redis from others a little longer.
   const still = fields ?? new Map(Object.entries(await redis.hgetallBuffer(key)));
-  return [false, true].flatMap((shadow) => twinOf(tag, still, shadow) ?? []);
+  return readDump(tag, still);
+}
+
+/** Both twins from the fields of a line's hash. */
+export function readDump(tag: string, fields: Fields): readonly LineDump[] {
+  return [false, true].flatMap((shadow) => twinOf(tag, fields, shadow) ?? []);
 }

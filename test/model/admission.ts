@@ -13,7 +13,6 @@ import {
   waitFor,
 } from './account.js';
 import {
-  type Done,
   type Event,
   emptyBook,
   type Kept,
@@ -247,7 +246,6 @@ function hold(state: LineState, twin: Twin, event: ReserveEvent, units: readonly
     ...{ due: expiresAt, keepUntil: 0 },
   };
   state.receipts.set(id, kept);
-  state.done = doneWithout(state, kept.group);
   if (event.op === 'admit') bind(twin, kept, event.operation);
   const first = attempt > 1 ? state.receipts.get(event.first) : undefined;
   if (first !== undefined) first.latest = attempt;
@@ -316,18 +314,11 @@ export function end(state: LineState, twin: Twin, kept: Kept, ended: Kept['state
   kept.seq = twin.seq;
   if (kept.keepUntil > 0) return;
   kept.keepUntil = twin.clock + pageOf(twin, kept).terms.retentionMs;
-  const { group, shadow, keepUntil } = kept;
-  if (groupOf(state, group).every((one) => one.keepUntil > 0)) {
-    state.done = [...doneWithout(state, group), { group, shadow, keepUntil }];
-  }
-}
-
-/** A group that somebody adds to is not done. */
-export function doneWithout(state: LineState, group: string): readonly Done[] {
-  return state.done.filter((done) => done.group !== group);
+  const { keepUntil } = kept;
+  state.done = [...state.done, { name: kept.own ? ownName(kept) : kept.id, keepUntil }];
 }
 
 /** All attempts of a key, and the receipts of their own beside them. */
-export function groupOf(state: LineState, group: string): Kept[] {
+export function groupOf(state: LineState, group: string | undefined): Kept[] {
   return [...state.receipts.values()].filter((kept) => kept.group === group);
 }

@@ -1,7 +1,6 @@
 /** What the model says and what the scripts say: the first few fields in which they differ, by path. */
-import type { LineDump, SweepReply } from '../../src/ledger/types.js';
+import type { LineDump } from '../../src/ledger/types.js';
 import type { Reply } from './model.js';
-import type { LineState } from './state.js';
 
 /** `detail` is text for people. */
 const FREE = new Set(['detail']);
@@ -32,21 +31,8 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null;
 }
 
-/** `after`: the line as the model left it. */
-export function replyDifferences(model: Reply, real: Reply, after?: LineState): string[] {
-  const early = after !== undefined && 'nextDue' in model && 'nextDue' in real;
-  const wanted =
-    early && tooEarly(model, real, after) ? { ...model, nextDue: real.nextDue } : model;
-  return differences(wanted, real, 'reply');
-}
-
-/**
- * The scripts may name the time of a receipt that ended though its group is open again: a sweep that
- * comes then finds nothing to do. Never a later time than the model's.
- */
-function tooEarly(model: SweepReply, real: SweepReply, after: LineState): boolean {
-  const earlier = real.nextDue > 0 && (model.nextDue === 0 || real.nextDue < model.nextDue);
-  return earlier && [...after.receipts.values()].some((kept) => kept.keepUntil === real.nextDue);
+export function replyDifferences(model: Reply, real: Reply): string[] {
+  return differences(model, real, 'reply');
 }
 
 export function dumpDifferences(model: readonly LineDump[], real: readonly LineDump[]): string[] {

@@ -1,7 +1,7 @@
 /** Settle and unknown in the model (docs/ledger.md, the operations so named). */
 import type { Outcome, Terms } from '../../src/ledger/types.js';
 import { credit, debtOf, excess, isAmount, openPage } from './account.js';
-import { doneWithout, end, giveBack, openLine } from './admission.js';
+import { end, giveBack, openLine } from './admission.js';
 import {
   type Kept,
   type LineState,
@@ -274,7 +274,6 @@ function ownReceipt(
     ...{ due: 0, keepUntil: 0 },
   };
   state.receipts.set(ownName(event), kept);
-  state.done = doneWithout(state, kept.group);
   return kept;
 }
 

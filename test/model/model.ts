@@ -34,7 +34,7 @@ export function step(before: LineState, event: Event): Step {
     const written = [false, true].some(
       (shadow) => twinOf(state, shadow)?.seq !== twinOf(before, shadow)?.seq,
     );
-    if (!written) return { state: before, reply };
+    if (!written && state.done === before.done) return { state: before, reply };
     const receipts = [...state.receipts.values()];
     for (const shadow of [false, true]) {
       const twin = twinOf(state, shadow);

@@ -267,7 +267,7 @@ export async function firstDifference(
       if (event === undefined) continue;
       const { state, reply } = step(states[i]!, event);
       states[i] = state;
-      const found = replyDifferences(reply, answers[i]!, state);
+      const found = replyDifferences(reply, answers[i]!);
       if (found.length > 0) return { case: { ...one, events: one.events.slice(0, n + 1) }, found };
     }
   }

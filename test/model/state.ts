@@ -83,10 +83,10 @@ export interface Kept {
   keepUntil: number;
 }
 
-/** A group whose last open receipt ended, and from when on it may fold. */
+/** A receipt that ended, and from when on it may fold. */
 export interface Done {
-  readonly group: string;
-  readonly shadow: boolean;
+  /** Of `LineState.receipts`. */
+  readonly name: string;
   readonly keepUntil: number;
 }
 
@@ -99,7 +99,7 @@ export interface LineState {
   shadow: Twin | undefined;
   /** By `id`, or `id:operation` for a receipt of its own. */
   readonly receipts: Map<string, Kept>;
-  /** Groups in the order in which they ended. */
+  /** Receipts in the order in which they ended, until a sweep has looked at them. */
   done: readonly Done[];
 }
 

@@ -2,7 +2,7 @@
 import type { SweepReply } from '../../src/ledger/types.js';
 import { debtOf, openPage } from './account.js';
 import { giveBack, groupOf } from './admission.js';
-import { type Done, type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
+import { type Kept, type LineState, MAX, type Twin, twinOf } from './state.js';
 import { nowOf, pageOf, touch } from './view.js';
 
 interface SweepEvent {
@@ -25,16 +25,20 @@ export function sweep(state: LineState, event: SweepEvent): SweepReply {
     if (owes(twin)) reach(shadow);
   }
   const count = { expiring: 0, expired: 0, unknown: 0, folded: 0 };
-  const done = doneBy(state, event).slice(0, limit);
+  const ended = state.done.slice(0, limit);
   for (const kept of dueBy(state, now).slice(0, limit)) {
     count[age(state, reach(kept.shadow), kept)] += 1;
   }
-  state.done = state.done.slice(done.length);
-  for (const { group } of done) {
-    const receipts = groupOf(state, group);
-    if (!receipts.every((kept) => kept.keepUntil > 0 && !isKept(state, kept, event))) continue;
-    for (const kept of receipts) reach(kept.shadow);
-    count.folded += fold(state, receipts);
+  for (const entry of ended) {
+    const receipts = groupOf(state, state.receipts.get(entry.name)?.group);
+    if (lastOf(receipts) <= entry.keepUntil) {
+      const { shadow } = state.receipts.get(entry.name)!;
+      if (entry.keepUntil > nowOf(twinOf(state, shadow), event)) break;
+      for (const kept of receipts) reach(kept.shadow);
+      if (!fold(state, receipts)) break;
+      count.folded += receipts.length;
+    }
+    state.done = state.done.slice(1);
   }
   return { ...count, nextDue: nextDue(state, event), now };
 }
@@ -63,18 +67,14 @@ function age(state: LineState, twin: Twin, kept: Kept): 'expiring' | 'expired' |
   }
 }
 
-/** Groups that may fold by their line's time. One that may not yet holds up those that ended after it. */
-function doneBy(state: LineState, event: SweepEvent): readonly Done[] {
-  const first = state.done.findIndex((done) => isKept(state, done, event));
-  return first === -1 ? state.done : state.done.slice(0, first);
+/** When the last of a group has been kept long enough; never, where one is open or none is kept. */
+function lastOf(receipts: readonly Kept[]): number {
+  const open = receipts.length === 0 || receipts.some(({ keepUntil }) => keepUntil === 0);
+  return open ? Number.POSITIVE_INFINITY : Math.max(...receipts.map(({ keepUntil }) => keepUntil));
 }
 
-function isKept(state: LineState, one: Kept | Done, event: SweepEvent): boolean {
-  return one.keepUntil > nowOf(twinOf(state, one.shadow), event);
-}
-
-/** Folds a group as a whole; where an archive would overflow, it stays. Says how many receipts that are. */
-function fold(state: LineState, receipts: readonly Kept[]): number {
+/** Folds a group as a whole, or says that an archive would overflow. */
+function fold(state: LineState, receipts: readonly Kept[]): boolean {
   const sums = receipts.map((kept) => {
     const page = pageOf(twinOf(state, kept.shadow)!, kept);
     return { kept, page, actual: kept.actual ?? page.books.map(() => 0) };
@@ -85,7 +85,7 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
       return here.reduce((sum, { actual }) => sum + actual[i]!, book.archiveSum) > MAX;
     }),
   );
-  if (overflows) return 0;
+  if (overflows) return false;
   for (const { kept, page, actual } of sums) {
     page.kept -= 1;
     page.books.forEach((book, i) => {
@@ -96,7 +96,7 @@ function fold(state: LineState, receipts: readonly Kept[]): number {
     twin.foldedTo = Math.max(twin.foldedTo, kept.reservedAt);
     state.receipts.delete(kept.own ? `${kept.id}:${kept.operation}` : kept.id);
   }
-  return receipts.length;
+  return true;
 }
 
 /**

@@ -2,6 +2,7 @@
  * Small worlds, closed: every state that some commands at some instants can reach, found breadth-first by the model,
  * and every transition between them put on the real scripts: reply, seq and the whole line compared.
  */
+import { groupOf } from './admission.js';
 import { dumpDifferences, replyDifferences } from './compare.js';
 import { type Reply, step } from './model.js';
 import type { Real } from './real.js';
@@ -130,7 +131,7 @@ class Search {
       const { node, event, after, to, reply } = transition;
       this.#transitions += 1;
       this.#count(event, reply);
-      this.#report(transition, replyDifferences(reply, replies[i]!, after));
+      this.#report(transition, replyDifferences(reply, replies[i]!));
       const digest = digests[i]!;
       if (!this.#dumped.has(digest)) {
         this.#dumped.add(digest);
@@ -217,9 +218,15 @@ export function canonical(state: LineState, world: World): string {
     const twin = twinOf(state, shadow);
     return twin === undefined ? '' : canonicalTwin(twin);
   });
-  const done = world.looksBack ? state.done : [];
-  const order = done.map(({ group, keepUntil }) => `${group}|${Math.min(keepUntil, last + 1)}`);
+  const done = world.looksBack ? state.done.filter(({ name }) => mayFold(state, name)) : [];
+  const order = done.map(({ name, keepUntil }) => `${name}|${Math.min(keepUntil, last + 1)}`);
   return [...twins, ...receipts.sort(), ...order].join('\n');
+}
+
+/** An entry of a group that is open again is passed over. */
+function mayFold(state: LineState, name: string): boolean {
+  const receipts = groupOf(state, state.receipts.get(name)?.group);
+  return receipts.length > 0 && receipts.every(({ keepUntil }) => keepUntil > 0);
 }
 
 function canonicalTwin(twin: Twin): string {

@@ -8,12 +8,13 @@ import type { Story } from './stories.js';
 export function storyFrom(seed: number, first: LineState, events: readonly Event[]): Story {
   let last = first;
   const replies: Reply[] = [];
-  for (const event of events) {
-    const next = step(last, event);
-    replies.push(next.reply);
-    last = next.state;
-  }
-  return { seed, first, events, replies, last };
+  const after = events.map((event) => {
+    const { state, reply } = step(last, event);
+    replies.push(reply);
+    last = state;
+    return state;
+  });
+  return { seed, first, events, replies, after };
 }
 
 /** An older page gets its debt after a newer one: credit repays the older first all the same. */

@@ -1,15 +1,14 @@
-/** Stories put on the scripts: every reply, and at the end the whole line, held against the model's. */
-import { dumpDifferences, replyDifferences } from '../model/compare.js';
-import type { Reply } from '../model/model.js';
-import { dumpLine } from '../model/state.js';
+/** Stories put on the scripts: every reply, and all that is stored after it, held against the model's. */
+import { readDump } from '../../src/ledger/dump.js';
+import { differences, dumpDifferences, replyDifferences } from '../model/compare.js';
+import { dumpLine, type LineState } from '../model/state.js';
 import { tell } from '../model/story.js';
 import type { Scripts } from './scripts.js';
+import type { Snapshot } from './snapshot.js';
 import type { Story } from './stories.js';
 
 /** Stories that run side by side, step by step. */
 const ABREAST = 100;
-
-const NO_LINE = { seq: 0, now: 0, generation: 0, epoch: 0, frozenUntil: 0, limits: [] };
 
 /** Each story in which model and scripts part, with the way to the first difference. */
 export async function differencesIn(
@@ -27,21 +26,14 @@ export async function differencesIn(
   return found;
 }
 
-/**
- * What overflows is refused from within the account: such an answer says nothing about the line. And a sweep may be
- * wanted too early, for what has folded with its group: that is no harm, too late would be.
- */
-function comparable(reply: Reply, model: Reply): Reply {
-  if ('nextDue' in reply && 'nextDue' in model) {
-    const early = model.nextDue === 0 || (reply.nextDue > 0 && reply.nextDue < model.nextDue);
-    return early ? { ...reply, nextDue: model.nextDue } : reply;
-  }
-  const bare = 'kind' in reply && reply.kind === 'refused' && reply.why === 'overflow';
-  return bare ? { ...reply, receipt: undefined, line: NO_LINE } : reply;
-}
-
 function placeOf({ seed }: Story): string {
   return `story ${seed}`;
+}
+
+/** What was stored when it was last looked at. */
+interface Seen {
+  readonly state: LineState;
+  readonly bytes: Buffer;
 }
 
 async function abreast(
@@ -51,24 +43,35 @@ async function abreast(
   stopAtFirst: boolean,
 ): Promise<void> {
   const longest = Math.max(...stories.map(({ events }) => events.length));
+  const seen = new Map<Story, Seen>();
   for (let i = 0; i < longest && !(stopAtFirst && found.size > 0); i++) {
     const some = stories.filter((story) => i < story.events.length && !found.has(story));
-    const replies = await Promise.all(
-      some.map((story) => scripts.ask(placeOf(story), story.first, story.events[i]!)),
-    );
+    if (some.length === 0) break;
+    const asked = some.map((story) => scripts.ask(placeOf(story), story.first, story.events[i]!));
+    const replies = await Promise.all(asked);
+    const shots = await scripts.snapshots(some.map(placeOf));
     for (const [n, story] of some.entries()) {
-      const wanted = story.replies[i]!;
-      const parted = replyDifferences(comparable(wanted, wanted), comparable(replies[n]!, wanted));
+      const after = story.after[i]!;
+      const parted = replyDifferences(story.replies[i]!, replies[n]!);
+      parted.push(...storedDifferences(seen.get(story), after, shots[n]!));
+      seen.set(story, { state: after, bytes: shots[n]!.bytes });
       if (parted.length > 0) found.set(story, told(story, i, parted));
     }
   }
-  if (stopAtFirst && found.size > 0) return;
-  const whole = stories.filter((story) => !found.has(story));
-  const dumps = await Promise.all(whole.map((story) => scripts.dump(placeOf(story), story.first)));
-  for (const [n, story] of whole.entries()) {
-    const parted = dumpDifferences(dumpLine(story.last), dumps[n]!);
-    if (parted.length > 0) found.set(story, told(story, story.events.length - 1, parted));
-  }
+}
+
+/** The model's very state from before says that nothing was written: then no byte may differ. */
+function storedDifferences(before: Seen | undefined, after: LineState, shot: Snapshot): string[] {
+  if (before?.state === after && before.bytes.equals(shot.bytes)) return [];
+  return [
+    ...dumpDifferences(dumpLine(after), readDump(after.tag, shot.fields())),
+    ...differences(dueOf(after), shot.due(), 'due'),
+  ];
+}
+
+function dueOf(state: LineState): Record<string, number> {
+  const open = [...state.receipts.values()].filter(({ due }) => due > 0);
+  return Object.fromEntries(open.map(({ id, due }) => [`r:${id}`, due]));
 }
 
 function told({ seed, events }: Story, upTo: number, parted: readonly string[]): string {

@@ -9,6 +9,7 @@ import { decodeOutcome, decodeSweep } from '../../src/ledger/wire.js';
 import type { Reply } from '../model/model.js';
 import { encode } from '../model/real.js';
 import type { Event, LineState } from '../model/state.js';
+import { type Snapshot, snapshotsOf } from './snapshot.js';
 
 const PLACES = {
   line: (at: string) => `{${at}}:l`,
@@ -60,6 +61,10 @@ export class Scripts {
 
   dump(at: string, line: LineState): Promise<readonly LineDump[]> {
     return dumpLine(this.redis, PLACES.line(at), line.tag);
+  }
+
+  snapshots(places: readonly string[]): Promise<Snapshot[]> {
+    return snapshotsOf(this.redis, places.flatMap(keysOf));
   }
 
   async forget(places: readonly string[]): Promise<void> {

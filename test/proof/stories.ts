@@ -16,7 +16,8 @@ export interface Story {
   readonly events: readonly Event[];
   /** What the model answered. */
   readonly replies: readonly Reply[];
-  readonly last: LineState;
+  /** The line after each event: the very state from before where nothing was written. */
+  readonly after: readonly LineState[];
 }
 
 const MAX = Number.MAX_SAFE_INTEGER;
@@ -57,6 +58,7 @@ class Teller {
   #now: number;
   readonly #events: Event[] = [];
   readonly #replies: Reply[] = [];
+  readonly #after: LineState[] = [];
 
   constructor(seed: number) {
     this.#seed = seed;
@@ -80,13 +82,18 @@ class Teller {
       this.#ask(this.#draw());
     }
     this.#end();
-    const [first, last] = [this.#line.empty(), this.#state];
-    return { seed: this.#seed, first, events: this.#events, replies: this.#replies, last };
+    const first = this.#line.empty();
+    return {
+      seed: this.#seed,
+      first,
+      events: this.#events,
+      replies: this.#replies,
+      after: this.#after,
+    };
   }
 
   /** Everything falls due, is swept, and folds; then somebody comes again. */
   #end(): void {
-    if (this.#owesForGone()) return;
     this.#now = Math.max(this.#now, lastInstant(this.#state));
     const { holdTtlMs, usageDeadlineMs, retentionMs } = this.#budgets.at(-1)!.terms;
     for (const ms of [0, Math.max(holdTtlMs, usageDeadlineMs), 0, retentionMs]) {
@@ -101,6 +108,7 @@ class Teller {
     this.#state = state;
     this.#events.push(event);
     this.#replies.push(reply);
+    this.#after.push(state);
   }
 
   #drawBudgets(): BudgetRef[] {
@@ -164,8 +172,7 @@ class Teller {
   #pass(): void {
     const random = this.#random;
     if (random.chance(0.45)) return;
-    // Not between twins: what they may fold waits in one queue, in the order in which they ended.
-    if (this.#shadows === 0 && random.chance(0.03)) {
+    if (random.chance(0.03)) {
       this.#now = Math.max(0, this.#now - random.between(1, 10));
       return;
     }
@@ -181,30 +188,6 @@ class Teller {
       ...[near(random.of([retentionMs, toEpoch])), near(random.of([0, ...due]))],
       near(random.chance(0.3) ? random.of(leaps) : 0),
     ]);
-  }
-
-  /** Told again of a reservation that was made meanwhile, evidence may have other limits than it. */
-  #fits(event: Event): boolean {
-    const kept = 'id' in event ? this.#state.receipts.get(event.id) : undefined;
-    const amounts =
-      event.op === 'settle' ? event.actual : event.op === 'unknown' ? event.least : [];
-    return amounts.length < 2 || (kept !== undefined && kept.units.length === amounts.length);
-  }
-
-  /** The queue of what may fold is counted by its entries, and the model has none. */
-  #mayFold(): boolean {
-    return [...this.#state.receipts.values()].some(({ keepUntil }) => keepUntil > 0);
-  }
-
-  /** Debt of a limit that the terms in force don't have: refill won't repay it, and time alone does nothing to it. */
-  #owesForGone(): boolean {
-    return [false, true].some((shadow) => {
-      const twin = twinOf(this.#state, shadow);
-      if (twin === undefined) return false;
-      const known = new Set(openPage(twin).terms.limits.map(({ name }) => name));
-      const names = twin.pages.flatMap(({ terms }) => terms.limits.map(({ name }) => name));
-      return names.some((name) => !known.has(name) && debtOf(twin, name) > 0);
-    });
   }
 
   #draw(): Event {
@@ -232,21 +215,12 @@ class Teller {
       case 'unknown':
         return this.#evidence(ask, key, attempt, operation);
       case 'sweep':
-        if (this.#owesForGone()) return this.#reserve();
-        this.#now = Math.max(this.#now, lastInstant(this.#state));
-        return {
-          op: 'sweep',
-          now: this.#now,
-          limit: this.#mayFold() ? 100 : random.of([1, 2, 10]),
-        };
+        return { op: 'sweep', now: this.#now, limit: random.of([0, 1, 2, 100, 100]) };
       case 'operator':
         return this.#operator();
       case 'again': {
         const before = random.of([...this.#events, undefined]);
-        if (before === undefined || before.op === 'sweep' || !this.#fits(before)) {
-          return this.#reserve();
-        }
-        return { ...before, now: this.#now };
+        return before === undefined ? this.#reserve() : { ...before, now: this.#now };
       }
     }
   }
@@ -362,7 +336,7 @@ class Teller {
     const debt = twin === undefined ? 0 : debtOf(twin, name);
     const units = random.of([1, 3, debt, debt + 1, 50]);
     return random.of<Event>([
-      { op: 'freeze', now, shadow, until: random.of([-1, now + 1, now + 10]) },
+      { op: 'freeze', now, shadow, until: random.of([-1, -1, 0, now - 1, now, now + 1, now + 10]) },
       { op: 'unfreeze', now, shadow },
       { op: 'credit', now, shadow, limit: name, units: clip(units) },
       { op: 'credit', now, shadow, limit: name, units: clip(units) },
