@@ -14,7 +14,7 @@ export interface Height {
 const NONE: Height = { real: 0, shadow: 0 };
 
 export class Heights {
-  /** Two maps in turn: to keep one in the order of use, by deleting and setting anew, takes longer than all the rest. */
+  /** Two maps in turn: to keep one in the order of use, by deleting and setting anew, takes longer than the rest. */
   #lines = new Map<string, Height>();
   #before = new Map<string, Height>();
 
