@@ -8,7 +8,7 @@ import { reasonOf } from './reason.js';
 import type { Script } from './scripts.js';
 import { pack, unpack } from './stored.js';
 import { LedgerUnavailable } from './types.js';
-import { type Operation, Stored } from './wire.js';
+import { type Operation, type SharedBudget, Stored } from './wire.js';
 
 /** Bounds a run of the script to about 2 ms of Redis. */
 const OPERATIONS_A_RUN = 128;
@@ -57,22 +57,28 @@ export async function runToBytes(
   redis: Redis,
   script: Script,
   keys: readonly string[],
-  argument: string | Buffer,
+  ...args: readonly (string | Buffer)[]
 ): Promise<unknown> {
   return bySha(
-    () => redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, argument),
-    () => redis.callBuffer('EVAL', script.source, keys.length, ...keys, argument),
+    () => redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, ...args),
+    () => redis.callBuffer('EVAL', script.source, keys.length, ...keys, ...args),
   );
 }
 
-/** Runs a script that takes one msgpack blob, and answers bytes. */
+/** Runs a script that takes msgpack blobs, and answers bytes. */
 export async function runPacked(
   redis: Redis,
   script: Script,
   keys: readonly string[],
-  value: unknown,
+  ...values: readonly unknown[]
 ): Promise<unknown> {
-  return runToBytes(redis, script, keys, pack(value));
+  return runToBytes(redis, script, keys, ...values.map(pack));
+}
+
+/** From 1, as Lua counts. */
+function placeOf(budgets: SharedBudget[], budget: SharedBudget): number {
+  const found = budgets.indexOf(budget);
+  return found === -1 ? budgets.push(budget) : found + 1;
 }
 
 export interface BatcherOptions {
@@ -157,17 +163,25 @@ export class Batcher {
   async #send(batch: readonly Waiting[]): Promise<readonly Replied[]> {
     const { redis, script, keys } = this.#options;
     const names: string[] = [];
+    const budgets: SharedBudget[] = [];
     const packed = batch.map(({ operation, now }) => {
-      const { tag, args } = operation;
+      const { name, tag, args, budget } = operation;
       names.push(keys.line(tag), keys.due(tag), keys.done(tag));
-      const values = script.operations.get(operation.name)!.map((name) => {
-        const value = name === 'now' ? now : args[name];
-        if (value === undefined) throw new TypeError(`${operation.name}: ${name} is missing`);
-        return value;
-      });
-      return [operation.name, ...values];
+      const place = budget === undefined ? undefined : placeOf(budgets, budget);
+      const given = (argument: string): unknown => {
+        if (argument === 'now') return now;
+        return argument === 'budget' ? (place ?? args['budget']) : args[argument];
+      };
+      const values: unknown[] = [name];
+      for (const argument of script.operations.get(name)!) {
+        const value = given(argument);
+        if (value === undefined) throw new TypeError(`${name}: ${argument} is missing`);
+        values.push(value);
+      }
+      return values;
     });
-    const [replies, shown] = (await runPacked(redis, script, names, packed)) as [Buffer, Buffer];
+    const sent = runPacked(redis, script, names, packed, budgets);
+    const [replies, shown] = (await sent) as [Buffer, Buffer];
     let at = 0;
     return (unpack(replies) as [unknown[], number][]).map(([reply, length]) => {
       at += length;

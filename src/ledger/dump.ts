@@ -1,6 +1,6 @@
 /** Reads a whole line, page by page, as the audit and the proof need it: nothing is added up here. */
 import type { Redis } from 'ioredis';
-import { dumpReceipt, readLine, readPage } from './stored.js';
+import { dumpReceipt, readLine, readOwner, readPage } from './stored.js';
 import type { LineDump, PageDump } from './types.js';
 
 /** Fields of the line's hash read at once. */
@@ -36,7 +36,12 @@ function isEarlier(a: PageDump, b: PageDump): number {
 function twinOf(tag: string, fields: Fields, shadow: boolean): LineDump | undefined {
   const bytes = fields.get(shadow ? 'shadow' : 'line');
   if (bytes === undefined) return undefined;
-  const line = readLine(tag, shadow, bytes);
+  const rules = fields.get(shadow ? 'srules' : 'rules');
+  const owner = fields.get('owner');
+  if (rules === undefined || owner === undefined) {
+    throw new Error(`the line ${tag} is not whole: its rules or its owner are missing`);
+  }
+  const line = readLine(tag, shadow, bytes, rules, readOwner(owner.toString()));
   const entries = [...fields];
   const closed = entries
     .filter(([field]) => field.startsWith(shadow ? 'sb:' : 'b:'))

@@ -312,7 +312,7 @@ export class Ledger implements LedgerApi {
 
   #decode(operation: Operation, { reply, stored }: Replied, before: Height): Outcome {
     const { tag } = operation;
-    const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored));
+    const outcome = this.#named(tag, () => decodeOutcome(tag, reply, stored, operation.owner));
     if (outcome.kind === 'moved' && reply[4] === true) {
       this.#announceAll([{ announcement: SWEEP_NOW, ...operation }]);
     }

@@ -4,7 +4,7 @@ import { reasonOf } from './reason.js';
 import { LedgerUnavailable } from './types.js';
 
 /** Rises when an older earmark could no longer keep the account right beside a newer one. */
-export const SCHEMA = '1';
+export const SCHEMA = '2';
 
 /** A ledger of another version of earmark: nothing is read from it or written to it. */
 export class SchemaUnknown extends LedgerUnavailable {

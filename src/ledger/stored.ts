@@ -6,6 +6,7 @@ import type {
   BookDump,
   Grade,
   LineDump,
+  LineRef,
   PageDump,
   Receipt,
   ReceiptDump,
@@ -23,8 +24,13 @@ export function unpack(blob: Buffer): unknown {
   return packr.unpack(blob);
 }
 
-const HEAD_DOUBLES = 11;
-const BOOK_DOUBLES = 13;
+/** Some values, one after the other. */
+function unpackAll(blob: Buffer): unknown[] {
+  return packr.unpackMultiple(blob) as unknown[];
+}
+
+const HEAD = 12;
+const BOOK = 13;
 /** In the order in which receipts number them. */
 export const STATES: readonly State[] = [
   'RESERVED',
@@ -53,58 +59,51 @@ export interface StoredLine {
   readonly epoch: number;
   readonly frozenUntil: number;
   readonly books: readonly BookCounters[];
-  readonly subject: string;
-  readonly route: string;
-  readonly content: string;
-  /** Names of the limits in force, in their order. */
-  readonly bytes: Buffer;
-  readonly rest: readonly unknown[];
 }
 
-function doubles(bytes: Buffer, from: number, count: number): number[] {
-  const list = new Array<number>(count);
-  for (let i = 0; i < count; i++) list[i] = bytes.readDoubleBE(8 * (from + i));
-  return list;
-}
-
-function countersOf(list: readonly number[]): BookCounters {
+function countersOf(list: readonly unknown[], at = 0): BookCounters {
+  const numbers = list as readonly number[];
   return {
-    opening: list[0]!,
-    minted: list[1]!,
-    overdraftIssued: list[2]!,
-    available: list[3]!,
-    reserved: list[4]!,
-    spent: list[5]!,
-    retiredForEmergency: list[6]!,
-    overdraftRepaid: list[7]!,
-    carriedOut: list[8]!,
-    lapsed: list[9]!,
+    opening: numbers[at]!,
+    minted: numbers[at + 1]!,
+    overdraftIssued: numbers[at + 2]!,
+    available: numbers[at + 3]!,
+    reserved: numbers[at + 4]!,
+    spent: numbers[at + 5]!,
+    retiredForEmergency: numbers[at + 6]!,
+    overdraftRepaid: numbers[at + 7]!,
+    carriedOut: numbers[at + 8]!,
+    lapsed: numbers[at + 9]!,
   };
 }
 
-export function readLineHead(bytes: Buffer): StoredLine {
-  const head = doubles(bytes, 0, HEAD_DOUBLES);
-  const limits = head[10]!;
-  const books = Array.from({ length: limits }, (_, i) =>
-    countersOf(doubles(bytes, HEAD_DOUBLES + i * BOOK_DOUBLES, 10)),
-  );
-  const rest = unpack(bytes.subarray(8 * (HEAD_DOUBLES + limits * BOOK_DOUBLES))) as unknown[];
+function headOf(f: readonly unknown[]): StoredLine {
+  const books: BookCounters[] = [];
+  for (let at = HEAD; at < f.length; at += BOOK) books.push(countersOf(f, at));
+  const [, seq, clock, generation, epoch] = f as number[];
+  const frozenUntil = f[8] as number;
   return {
-    seq: head[1]!,
-    clock: head[2]!,
-    generation: head[3]!,
-    epoch: head[4]!,
-    frozenUntil: head[8]!,
+    seq: seq!,
+    clock: clock!,
+    generation: generation!,
+    epoch: epoch!,
+    frozenUntil,
     books,
-    subject: rest[0] as string,
-    route: rest[1] as string,
-    content: rest[2] as string,
-    bytes,
-    rest,
   };
 }
 
-type Owner = { readonly subject: string; readonly route: string };
+/** A twin of the line as it is after an answer. */
+export function readLineHead(bytes: Buffer): StoredLine {
+  return headOf(unpackAll(bytes));
+}
+
+/** As the ledger keeps it: a list of two. */
+export function readOwner(text: string): Owner {
+  const [subject, route] = JSON.parse(text) as [string, string];
+  return { subject, route };
+}
+
+export type Owner = LineRef;
 
 function receiptOf(tag: string, field: string, f: readonly unknown[], line: Owner): Receipt {
   const state = STATES[(f[0] as number) - 1]!;
@@ -135,11 +134,11 @@ function receiptOf(tag: string, field: string, f: readonly unknown[], line: Owne
 }
 
 export function readReceipt(tag: string, field: string, bytes: Buffer, line: Owner): Receipt {
-  return receiptOf(tag, field, unpack(bytes) as unknown[], line);
+  return receiptOf(tag, field, unpackAll(bytes), line);
 }
 
 export function dumpReceipt(tag: string, field: string, bytes: Buffer, line: Owner): ReceiptDump {
-  const f = unpack(bytes) as unknown[];
+  const f = unpackAll(bytes);
   const receipt = receiptOf(tag, field, f, line);
   const keepUntil = ENDED.has(receipt.state) ? (f[10] as number) : 0;
   return { own: field.startsWith('u:'), keepUntil, ...receipt };
@@ -168,22 +167,28 @@ export function readPage(field: string, bytes: Buffer): PageDump {
   return { generation: generation!, epoch: epoch!, closed: true, kept, books: booksOf(books) };
 }
 
-/** A twin of the line without its closed pages and receipts. */
-export function readLine(tag: string, shadow: boolean, bytes: Buffer): LineDump {
-  const head = doubles(bytes, 0, HEAD_DOUBLES);
-  const { seq, clock, generation, epoch, frozenUntil, subject, route, content, rest } =
-    readLineHead(bytes);
-  const terms = JSON.parse(rest[3] as string) as unknown[];
+/** A twin of the line without its closed pages and receipts. `rules`: its content and its terms. */
+export function readLine(
+  tag: string,
+  shadow: boolean,
+  bytes: Buffer,
+  rules: Buffer,
+  owner: Owner,
+): LineDump {
+  const f = unpackAll(bytes);
+  const { seq, clock, generation, epoch, frozenUntil } = headOf(f);
+  const [content, json] = unpackAll(rules) as [string, string];
+  const terms = JSON.parse(json) as unknown[];
   const limits = (terms[6] as unknown[][]).map((limit) => limit[0] as string);
-  const rows = limits.map((_, i) => doubles(bytes, HEAD_DOUBLES + i * BOOK_DOUBLES, BOOK_DOUBLES));
+  const rows = limits.map((_, i) => f.slice(HEAD + i * BOOK, HEAD + (i + 1) * BOOK) as number[]);
   const books = limits.map((limit, i) => bookDump(limit, rows[i]!));
   return {
-    ...{ tag, shadow, subject, route, seq, clock, generation, epoch, content, frozenUntil },
-    factor: { numerator: head[6]!, denominator: head[7]! },
-    foldedTo: head[9]!,
+    ...{ tag, shadow, ...owner, seq, clock, generation, epoch, content, frozenUntil },
+    factor: { numerator: f[6] as number, denominator: f[7] as number },
+    foldedTo: f[9] as number,
     remainders: rows.map((row) => row[12]!),
-    pages: [{ generation, epoch, closed: false, kept: head[5]!, books }],
-    archive: booksOf(rest[5]),
+    pages: [{ generation, epoch, closed: false, kept: f[5] as number, books }],
+    archive: booksOf(f[11]),
     receipts: [],
   };
 }

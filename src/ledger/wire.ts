@@ -1,6 +1,6 @@
 /** Operations to script arguments, and the scripts' flat replies to outcomes. No rule of the account is here. */
 import { lineTag, parseReservation, receiptId } from '../core/ids.js';
-import { readLineHead, readReceipt, type StoredLine } from './stored.js';
+import { readLineHead, readOwner, readReceipt } from './stored.js';
 import type {
   AdmitRequest,
   BudgetRef,
@@ -9,6 +9,7 @@ import type {
   Grade,
   LimitedBy,
   LimitView,
+  LineRef,
   LineView,
   Outcome,
   Receipt,
@@ -22,11 +23,24 @@ import type {
 
 export type Argument = string | number | boolean | readonly number[];
 
+/** What a line is opened under, in the positions of include/budget.lua. */
+export type SharedBudget = readonly [
+  generation: number,
+  content: string,
+  terms: string,
+  numerator: number,
+  denominator: number,
+];
+
 /** One operation on its way to a script. */
 export interface Operation {
   readonly name: string;
   readonly tag: string;
   readonly args: Readonly<Record<string, Argument>>;
+  /** The argument `budget`: sent once for all operations of a run that have the same. */
+  readonly budget?: SharedBudget;
+  /** Whose line it is; undefined: the reply says it. */
+  readonly owner?: LineRef | undefined;
 }
 
 const termsCache = new WeakMap<Terms, string>();
@@ -59,9 +73,24 @@ export function encodeTerms(terms: Terms): string {
   return encoded;
 }
 
-function budgetArgs(budget: BudgetRef): Record<string, Argument> {
-  const { generation, content, terms, factor } = budget;
-  return { generation, content, terms: encodeTerms(terms), ...factor };
+const budgetCache = new WeakMap<Terms, SharedBudget>();
+
+/** The same list for the same budget, nearly always: what is the same is sent once. */
+function encodeBudget({ generation, content, terms, factor }: BudgetRef): SharedBudget {
+  const { numerator, denominator } = factor;
+  const known = budgetCache.get(terms);
+  if (
+    known !== undefined &&
+    known[0] === generation &&
+    known[1] === content &&
+    known[3] === numerator &&
+    known[4] === denominator
+  ) {
+    return known;
+  }
+  const encoded = [generation, content, encodeTerms(terms), numerator, denominator] as const;
+  budgetCache.set(terms, encoded);
+  return encoded;
 }
 
 /** `admit` where the request names an operation, else `reserve`. */
@@ -69,6 +98,8 @@ export function encodeReserve(request: ReserveRequest | AdmitRequest): Operation
   const { subject, route, key, attempt } = request;
   const idOf = (n: number): string => receiptId(subject, route, key, n);
   return {
+    owner: request,
+    budget: encodeBudget(request.budget),
     name: 'operation' in request ? 'admit' : 'reserve',
     tag: lineTag(subject, route),
     args: {
@@ -78,14 +109,12 @@ export function encodeReserve(request: ReserveRequest | AdmitRequest): Operation
       attempt,
       previous: attempt > 1 ? idOf(attempt - 1) : '',
       first: attempt > 1 ? idOf(1) : '',
-      subject,
-      route,
+      owner: encodeOwner(request),
       shadow: request.shadow,
       closed: request.closed,
       routeFrozen: request.routeFrozenUntil,
       again: request.again,
       operation: 'operation' in request ? request.operation : '',
-      ...budgetArgs(request.budget),
     },
   };
 }
@@ -107,11 +136,16 @@ export function encodeRelease(reservation: string): Operation {
   return { name: 'release', tag, args: { id } };
 }
 
+/** As `readOwner` reads it. */
+function encodeOwner({ subject, route }: LineRef): string {
+  return JSON.stringify([subject, route]);
+}
+
 /** What a line is opened under that the ledger forgot. */
-function encodeBudget(metadata: EvidenceMetadata | undefined): string {
+function encodeOpening(metadata: EvidenceMetadata | undefined): string {
   if (metadata?.budget === undefined) return '';
-  const { subject, route, budget } = metadata;
-  return JSON.stringify({ subject, route, ...budgetArgs(budget) });
+  const { budget } = metadata;
+  return JSON.stringify({ owner: encodeOwner(metadata), budget: encodeBudget(budget) });
 }
 
 function encodeEvidence(
@@ -125,6 +159,7 @@ function encodeEvidence(
   return {
     name,
     tag,
+    owner: metadata,
     args: {
       id,
       operation: evidence.operation,
@@ -133,7 +168,7 @@ function encodeEvidence(
       reservedAt: metadata?.reservedAt ?? -1,
       unreserved: metadata?.unreserved ?? false,
       shadow: metadata?.shadow ?? false,
-      budget: encodeBudget(metadata),
+      budget: encodeOpening(metadata),
     },
   };
 }
@@ -169,13 +204,8 @@ export class Stored {
 
 const NO_LINE: LineView = { seq: 0, now: 0, generation: 0, epoch: 0, frozenUntil: 0, limits: [] };
 
-interface Seen {
-  readonly line: StoredLine | undefined;
-  readonly view: LineView;
-}
-
-function see(list: Reply, stored: Stored): Seen {
-  if (list.length === 0) return { line: undefined, view: NO_LINE };
+function see(list: Reply, stored: Stored): LineView {
+  if (list.length === 0) return NO_LINE;
   const line = readLineHead(stored.next(list[0] as number));
   const limits = line.books.map((counters, i): LimitView => {
     const at = 4 * i + 2;
@@ -184,13 +214,18 @@ function see(list: Reply, stored: Stored): Seen {
   });
   const { seq, generation, epoch, frozenUntil } = line;
   const now = list[1] as number;
-  return { line, view: { seq, now, generation, epoch, frozenUntil, limits } };
+  return { seq, now, generation, epoch, frozenUntil, limits };
 }
 
-function receiptOf(tag: string, list: Reply, stored: Stored, seen: Seen): Receipt | undefined {
+function receiptOf(
+  tag: string,
+  list: Reply,
+  stored: Stored,
+  owner: LineRef | undefined,
+): Receipt | undefined {
   if (list.length === 0) return undefined;
   const bytes = stored.next(list[1] as number);
-  return readReceipt(tag, list[0] as string, bytes, seen.line!);
+  return readReceipt(tag, list[0] as string, bytes, owner ?? readOwner(list[2] as string));
 }
 
 /** The script could not carry the operation out; nothing of it happened. */
@@ -198,16 +233,16 @@ export class ScriptFailure extends Error {
   override readonly name = 'ScriptFailure';
 }
 
-export function decodeOutcome(tag: string, reply: Reply, stored: Stored): Outcome {
+/** `owner`: whose line it is, where that is known. */
+export function decodeOutcome(tag: string, reply: Reply, stored: Stored, owner?: LineRef): Outcome {
   const kind = reply[0];
   if (kind === 'failed') throw new ScriptFailure(String(reply[1]));
-  const seen = see(reply[1] as Reply, stored);
-  const line = seen.view;
+  const line = see(reply[1] as Reply, stored);
   if (kind === 'limited') {
     const [by, limit, waitMs, needed] = reply.slice(2) as [LimitedBy, string, number, number];
     return { kind, by, limit, waitMs: waitMs === -1 ? undefined : waitMs, needed, line };
   }
-  const receipt = receiptOf(tag, reply[2] as Reply, stored, seen);
+  const receipt = receiptOf(tag, reply[2] as Reply, stored, owner);
   switch (kind) {
     case 'moved':
       // A freeze or a credit has no receipt; its callers look at the kind alone.

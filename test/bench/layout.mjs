@@ -90,6 +90,21 @@ local function save(key, _, id, line, _, receipt)
   line[25], line.rest = line.rest, nil
   redis.call('HSET', key, 'line', cmsgpack.pack(line), 'r:' .. id, cmsgpack.pack(receipt))
 end`,
+  'one field, short msgpack': `
+local function load(key, _, id)
+  local raw = redis.call('HMGET', key, 'line', 'rest', 'r:' .. id)
+  local line = raw[1] and { cmsgpack.unpack(raw[1]) }
+  if line then line.kept = true end
+  return line, raw[3] and { cmsgpack.unpack(raw[3]) }
+end
+local function save(key, _, id, line, _, receipt)
+  local packed = cmsgpack.pack(unpack(line, 1, 24))
+  local fields = { 'line', packed, 'r:' .. id, cmsgpack.pack(unpack(receipt, 1, 17)) }
+  if not line.kept then
+    fields[5], fields[6] = 'rest', line.rest
+  end
+  redis.call('HSET', key, unpack(fields))
+end`,
   'a field for each counter': `
 local function load(key, _, id)
   local raw = redis.call('HMGET', key, 'rest', 'r:' .. id, unpack(NAMES))

@@ -192,7 +192,7 @@ describe('two versions on one ledger', () => {
     const url = `unix:${server.socket}`;
     const earmark = await world.serve({ url });
     expect(await earmark.ended).toBe(1);
-    const words = /the ledger has schema 99, and this earmark knows schema 1/;
+    const words = /the ledger has schema 99, and this earmark knows schema 2/;
     expect(earmark.said.join()).toMatch(words);
     writeFileSync(join(world.folder, 'p.yaml'), 'schema: admissionBudget.v1\n');
     for (const args of [['audit'], ['policy', 'show'], ['rollout', 'show']]) {

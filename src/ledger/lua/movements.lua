@@ -3,6 +3,7 @@
 --- @include number
 --- @include window
 --- @include line
+--- @include budget
 --- @include receipt
 --- @include context
 --- @include account

@@ -82,12 +82,6 @@ local function obstacle(line, units, closed, route_frozen)
   end
 end
 
--- The arguments carry the budget: generation, content, factor, terms, subject, route.
-local function check_budget(a)
-  integer(a.generation, 'generation')
-  integer(a.numerator, 'factor')
-  integer(a.denominator, 'factor')
-end
 
 local function follow(context, a, receipt)
   receipt.first, receipt.previous = a.first, a.previous
@@ -101,7 +95,7 @@ local function reserve(keys, a, bound)
   local fields = a.previous == '' and { field, own } or { field, own, previous, 'r:' .. a.first }
   local context = open(keys, a.now, fields)
   local units, attempt = integers(a.units, 'units'), integer(a.attempt, 'attempt')
-  check_budget(a)
+  local budget = budget_at(a.budget)
   local twin = a.shadow and 'shadow' or 'line'
   local known = context.receipts[field]
   if known then
@@ -124,21 +118,21 @@ local function reserve(keys, a, bound)
       return refused(before and twin_of(context, before.twin) or line, before or nil, 'attempt')
     end
   end
-  if line and a.generation < line.generation then
+  if line and budget.generation < line.generation then
     return refused(line, nil, 'stale', text(line.generation))
-  elseif line and a.generation == line.generation and a.content ~= line.content then
+  elseif line and budget.generation == line.generation and budget.rules.content ~= line.content then
     return refused(line, nil, 'content', line.content)
   end
-  if #units ~= #(line and a.generation == line.generation and line.terms or parse_terms(a.terms)).limits then
+  if #units ~= #(line and budget.generation == line.generation and line.terms or budget.rules.terms).limits then
     fail('invalid', 'units: as many as the budget has limits')
   end
   for i, amount in ipairs(units) do
     units[i] = math.max(1, amount)
   end
   if line then
-    move_line(context, line, a)
+    move_line(context, line, budget)
   else
-    line = open_line(context, twin, a)
+    line = open_line(context, twin, budget, a.owner)
   end
   local by, limit, wait, needed = obstacle(line, units, a.closed, a.routeFrozen)
   if by then
@@ -168,9 +162,8 @@ end
 
 local function reservation(p)
   return {
-    id = p[2], digest = p[3], units = p[4], attempt = p[5], previous = p[6], first = p[7], generation = p[8],
-    content = p[9], numerator = p[10], denominator = p[11], terms = p[12], subject = p[13], route = p[14],
-    shadow = p[15], closed = p[16], routeFrozen = p[17], again = p[18], operation = p[19], now = p[20],
+    id = p[2], digest = p[3], units = p[4], attempt = p[5], previous = p[6], first = p[7], budget = p[8],
+    owner = p[9], shadow = p[10], closed = p[11], routeFrozen = p[12], again = p[13], operation = p[14], now = p[15],
   }
 end
 

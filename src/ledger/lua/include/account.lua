@@ -11,7 +11,6 @@ end
 
 -- Call after every change of a book of a closed page, so that the line knows of its debt and holds.
 local function note_closed(line, page, book)
-  line.rest = nil
   local debt = book.overdraftIssued - book.overdraftRepaid
   local entry = closed_entry(line, page, book)
   if entry then
@@ -200,11 +199,15 @@ local function wait_for(line, i, short)
 end
 
 -- A line opens full at its first request.
-local function open_line(context, twin, budget)
+local function open_line(context, twin, budget, owner)
+  local rules = budget.rules
+  if not context.owner then
+    context.owner, context.newOwner = owner, true
+  end
   local line = {
-    twin = twin, seq = 0, clock = context.time, now = context.time, subject = budget.subject, route = budget.route,
-    generation = budget.generation, content = budget.content, numerator = budget.numerator,
-    denominator = budget.denominator, frozen = 0, foldedTo = -1, terms = parse_terms(budget.terms), remainders = {},
+    twin = twin, seq = 0, clock = context.time, now = context.time, owner = context.owner, rules = rules,
+    newRules = true, generation = budget.generation, content = rules.content, numerator = budget.numerator,
+    denominator = budget.denominator, frozen = 0, foldedTo = -1, terms = rules.terms, remainders = {},
     closed = {}, archive = {}, page = { generation = budget.generation, epoch = 0, kept = 0, books = {} },
   }
   line.page.epoch = context.time - math.fmod(context.time, line.terms.epoch)
@@ -220,7 +223,7 @@ end
 -- Rules 5 and 7: to a newer generation, a later epoch, another factor. Creates no capacity, clears no debt.
 local function move_line(context, line, budget)
   local newer = budget.generation > line.generation
-  local terms = newer and parse_terms(budget.terms) or line.terms
+  local terms = newer and budget.rules.terms or line.terms
   local factor_changed = budget.numerator * line.denominator ~= line.numerator * budget.denominator
   touch(context, line)
   local epoch = line.clock - math.fmod(line.clock, terms.epoch)
@@ -237,8 +240,10 @@ local function move_line(context, line, budget)
     return
   end
   local old_remainders = line.remainders
-  line.terms, line.generation, line.content, line.remainders = terms, budget.generation, budget.content, {}
-  line.rest = nil
+  if newer then
+    line.rules, line.content, line.newRules = budget.rules, budget.rules.content, true
+  end
+  line.terms, line.generation, line.remainders = terms, budget.generation, {}
   line.page = { generation = budget.generation, epoch = epoch, kept = 0, books = {} }
   for i, limit in ipairs(terms.limits) do
     local burst, before = burst_of(line, i), book_of(old_page, limit.name)

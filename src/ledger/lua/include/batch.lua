@@ -13,8 +13,8 @@ local function failure(message)
   return { 'failed', type(message) == 'table' and message.err or tostring(message) }
 end
 
--- ARGV[1]: a list of {name, argument, ...}; the answer: a list of {reply, bytes that it shows}, and those bytes, one
--- after the other. All msgpack: dozens of small arguments and replies cost more than the account's own work.
+-- ARGV[1]: a list of {name, argument, ...}; ARGV[2]: the budgets that they name by place. The answer: a list of
+-- {reply, bytes that it shows}, and those bytes, one after the other. All msgpack: dozens of small arguments and replies cost more than the account's own work.
 local function run_batch()
   local replies, sent = {}, {}
   for n, packed in ipairs(cmsgpack.unpack(ARGV[1])) do

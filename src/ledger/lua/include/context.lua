@@ -14,13 +14,13 @@ end
 
 -- `fields`: the receipts that are likely to be needed, read together with both twins.
 local function open(keys, now, fields)
-  local raw = redis.call('HMGET', keys.line, 'line', 'shadow', unpack(fields))
+  local raw = redis.call('HMGET', keys.line, 'owner', 'line', 'rules', 'shadow', 'srules', unpack(fields))
   local context = {
-    keys = keys, time = ledger_time(now), raw = { line = raw[1], shadow = raw[2] },
-    twins = {}, pages = {}, receipts = {}, index = {}, gone = {},
+    keys = keys, time = ledger_time(now), owner = raw[1], raw = raw, twins = {}, pages = {}, receipts = {}, index = {},
+    gone = {},
   }
   for i, field in ipairs(fields) do
-    context.receipts[field] = raw[i + 2] and unpack_receipt(field, raw[i + 2]) or false
+    context.receipts[field] = raw[i + 5] and unpack_receipt(field, raw[i + 5]) or false
   end
   return context
 end
@@ -35,10 +35,13 @@ end
 
 local function twin_of(context, twin)
   if context.twins[twin] == nil then
-    local line = context.raw[twin] and unpack_line(twin, context.raw[twin]) or false
+    local at = twin == 'shadow' and 4 or 2
+    local packed = context.raw[at]
+    local line = packed and unpack_line(twin, packed, context.raw[at + 1]) or false
     if line then
+      line.owner = context.owner
       -- A line's time never runs backwards; where nothing is written, this is only the time of the answer.
-      line.now, line.packed = math.max(context.time, line.clock), context.raw[twin]
+      line.now, line.packed = math.max(context.time, line.clock), packed
     end
     context.twins[twin] = line
   end
@@ -106,7 +109,6 @@ local function archive(line, page)
       end
     end
   end
-  line.rest = nil
   for _, book in ipairs(page.books) do
     local into = book_of({ books = line.archive }, book.limit)
     if not into then
@@ -168,7 +170,13 @@ local function commit(context)
       check_equation(line.page)
       line.packed = pack_line(line)
       set(twin, line.packed)
+      if line.newRules then
+        set(twin == 'shadow' and 'srules' or 'rules', line.rules.packed)
+      end
     end
+  end
+  if context.newOwner then
+    set('owner', context.owner)
   end
   for field, receipt in pairs(context.receipts) do
     if receipt and receipt.dirty then

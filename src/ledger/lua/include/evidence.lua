@@ -13,7 +13,8 @@ local function line_for_forgotten(context, a)
   if line then
     touch(context, line)
   elseif a.budget ~= '' then
-    line = open_line(context, twin, cjson.decode(a.budget))
+    local under = cjson.decode(a.budget)
+    line = open_line(context, twin, read_budget(under.budget), under.owner)
   end
   return line
 end

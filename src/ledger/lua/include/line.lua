@@ -1,5 +1,5 @@
 -- A twin of the line as it is stored: one string in one field of the hash. FORMAT rises with every change here.
-local FORMAT = 1
+local FORMAT = 2
 local COUNTERS = {
   'opening', 'minted', 'overdraftIssued', 'available', 'reserved', 'spent',
   'retiredForEmergency', 'overdraftRepaid', 'carriedOut', 'lapsed',
@@ -51,7 +51,8 @@ local function unpack_terms(f)
   return terms
 end
 
--- Terms as a gateway sends them, in the same positions. They are stored as they came, and read once in a batch.
+-- What is the same for most lines stands in a field of its own, as one text: read once in a batch, however many lines
+-- have it. Terms are positions of JSON, as a gateway sends them.
 local known_terms = {}
 
 local function parse_terms(json)
@@ -64,24 +65,39 @@ local function parse_terms(json)
   return terms
 end
 
--- What moves with every operation stands in front as doubles of fixed places; what seldom changes follows as it was.
--- doubles: FORMAT seq clock generation epoch kept numerator denominator frozen foldedTo limits, then for each limit its
--- counters, number and sum of folded receipts, and the remainder of its refill.
-local HEAD, BOOK = '>' .. string.rep('d', 11), '>' .. string.rep('d', 13)
-local HEAD_BYTES, BOOK_BYTES = 88, 104
+local known_rules = {}
 
-local function unpack_line(twin, packed)
-  local format, seq, clock, generation, epoch, kept, numerator, denominator, frozen, folded_to, limits =
-    struct.unpack(HEAD, packed)
+local function unpack_rules(packed)
+  local rules = known_rules[packed]
+  if not rules then
+    local content, json = cmsgpack.unpack(packed)
+    rules = { content = content, terms = parse_terms(json), packed = packed }
+    known_rules[packed] = rules
+  end
+  return rules
+end
+
+local function rules_of(content, terms)
+  return unpack_rules(cmsgpack.pack(content, terms.json))
+end
+
+-- Numbers first, then for each limit its counters, number and sum of folded receipts, and the remainder of its refill.
+-- Short values, one after the other: Lua keeps each string in a table by a few of its bytes, and finds nothing among
+-- long ones that are alike.
+local HEAD, BOOK = 12, 13
+
+local function unpack_line(twin, packed, rules)
+  local at, format, seq, clock, generation, epoch, kept, numerator, denominator, frozen, folded_to, closed, archived =
+    cmsgpack.unpack_limit(packed, HEAD, 0)
   if format > FORMAT then
     error('this line was written by a newer earmark (format ' .. text(format) .. '): upgrade this one', 0)
   end
-  local rest = string.sub(packed, HEAD_BYTES + limits * BOOK_BYTES + 1)
-  local f = cmsgpack.unpack(rest)
-  local terms, books, remainders = parse_terms(f[4]), {}, {}
+  rules = unpack_rules(rules)
+  local terms, books, remainders = rules.terms, {}, {}
   for i, limit in ipairs(terms.limits) do
-    local opening, minted, issued, available, reserved, spent, retired, repaid, carried, lapsed, count, sum, remainder =
-      struct.unpack(BOOK, packed, HEAD_BYTES + (i - 1) * BOOK_BYTES + 1)
+    local opening, minted, issued, available, reserved, spent, retired, repaid, carried, lapsed, count, sum, remainder
+    at, opening, minted, issued, available, reserved, spent, retired, repaid, carried, lapsed, count, sum, remainder =
+      cmsgpack.unpack_limit(packed, BOOK, at)
     books[i] = {
       limit = limit.name, opening = opening, minted = minted, overdraftIssued = issued, available = available,
       reserved = reserved, spent = spent, retiredForEmergency = retired, overdraftRepaid = repaid,
@@ -90,25 +106,21 @@ local function unpack_line(twin, packed)
     remainders[i] = remainder
   end
   return {
-    twin = twin, seq = seq, clock = clock, subject = f[1], route = f[2], generation = generation, content = f[3],
+    twin = twin, seq = seq, clock = clock, generation = generation, content = rules.content, rules = rules,
     numerator = numerator, denominator = denominator, frozen = frozen, foldedTo = folded_to, terms = terms,
-    remainders = remainders, closed = f[5], archive = f[6] and unpack_books(f[6]) or {}, rest = rest,
+    remainders = remainders, closed = closed, archive = unpack_books(archived),
     page = { generation = generation, epoch = epoch, kept = kept, books = books },
   }
 end
 
--- `rest` is what was read; nil where something of it changed.
 local function pack_line(line)
-  local page, parts = line.page, {}
-  parts[1] = struct.pack(HEAD, FORMAT, line.seq, line.clock, line.generation, page.epoch, page.kept, line.numerator,
-    line.denominator, line.frozen, line.foldedTo, #page.books)
+  local page = line.page
+  local parts = { cmsgpack.pack(FORMAT, line.seq, line.clock, line.generation, page.epoch, page.kept, line.numerator,
+    line.denominator, line.frozen, line.foldedTo, line.closed, pack_books(line.archive)) }
   for i, b in ipairs(page.books) do
-    parts[i + 1] = struct.pack(BOOK, b.opening, b.minted, b.overdraftIssued, b.available, b.reserved, b.spent,
+    parts[i + 1] = cmsgpack.pack(b.opening, b.minted, b.overdraftIssued, b.available, b.reserved, b.spent,
       b.retiredForEmergency, b.overdraftRepaid, b.carriedOut, b.lapsed, b.count, b.sum, line.remainders[i])
   end
-  parts[#parts + 1] = line.rest or cmsgpack.pack({
-    line.subject, line.route, line.content, line.terms.json, line.closed, pack_books(line.archive),
-  })
   return table.concat(parts)
 end
 

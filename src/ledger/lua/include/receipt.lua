@@ -13,26 +13,25 @@ end
 local ENDED = { SETTLED = true, SETTLED_WITH_DEBT = true, RELEASED = true, EXPIRED = true }
 
 local function unpack_receipt(field, packed)
-  local f = cmsgpack.unpack(packed)
+  local state, generation, epoch, units, actual, least, operation, digest, reserved_at, expires_at, timer, attempt,
+    grade, breach, unstarted, twin, seq, latest, newest, first, previous, own = cmsgpack.unpack(packed)
   return {
-    field = field, packed = packed, state = STATES[f[1]], generation = f[2], epoch = f[3], units = f[4], actual = f[5], least = f[6],
-    operation = f[7], digest = f[8], reservedAt = f[9], expiresAt = f[10], timer = f[11], attempt = f[12],
-    grade = GRADES[f[13]] or '', breach = f[14], unstarted = f[15], twin = f[16], seq = f[17],
+    field = field, packed = packed, state = STATES[state], generation = generation, epoch = epoch, units = units,
+    actual = actual, least = least, operation = operation, digest = digest, reservedAt = reserved_at,
+    expiresAt = expires_at, timer = timer, attempt = attempt, grade = GRADES[grade] or '', breach = breach,
+    unstarted = unstarted, twin = twin, seq = seq,
     -- of a key with more than one attempt, or with receipts of their own (`own`: their operations)
-    latest = f[18] or f[12], newest = f[19] or '', first = f[20] or '', previous = f[21] or '', own = f[22] or {},
+    latest = latest or attempt, newest = newest or '', first = first or '', previous = previous or '', own = own or {},
   }
 end
 
 local function pack_receipt(r)
-  local f = {
-    STATE_NUMBER[r.state], r.generation, r.epoch, r.units, r.actual, r.least,
-    r.operation, r.digest, r.reservedAt, r.expiresAt, r.timer, r.attempt,
-    GRADE_NUMBER[r.grade], r.breach, r.unstarted, r.twin, r.seq,
-  }
+  local packed = cmsgpack.pack(STATE_NUMBER[r.state], r.generation, r.epoch, r.units, r.actual, r.least, r.operation,
+    r.digest, r.reservedAt, r.expiresAt, r.timer, r.attempt, GRADE_NUMBER[r.grade], r.breach, r.unstarted, r.twin, r.seq)
   if r.latest ~= r.attempt or r.first ~= '' or #r.own > 0 then
-    f[18], f[19], f[20], f[21], f[22] = r.latest, r.newest, r.first, r.previous, r.own
+    packed = table.concat({ packed, cmsgpack.pack(r.latest, r.newest, r.first, r.previous, r.own) })
   end
-  return cmsgpack.pack(f)
+  return packed
 end
 
 local function all_zero(list)

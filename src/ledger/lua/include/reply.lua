@@ -24,19 +24,20 @@ local function view(line)
   return list
 end
 
-local function shown(receipt)
-  return receipt and { receipt.field, send(receipt.packed) } or {}
+-- Whose it is goes along: who asks by an ID alone does not know.
+local function shown(line, receipt)
+  return receipt and { receipt.field, send(receipt.packed), line.owner } or {}
 end
 
 local function moved(context, line, receipt, freeze_route)
   commit(context)
-  return { 'moved', view(line), shown(receipt), freeze_route or false, context.wantsSweep or false }
+  return { 'moved', view(line), shown(line, receipt), freeze_route or false, context.wantsSweep or false }
 end
 
 local function same(line, receipt, freeze_route)
-  return { 'same', view(line), shown(receipt), freeze_route or false }
+  return { 'same', view(line), shown(line, receipt), freeze_route or false }
 end
 
 local function refused(line, receipt, why, detail)
-  return { 'refused', view(line), shown(receipt), why, detail or '' }
+  return { 'refused', view(line), shown(line, receipt), why, detail or '' }
 end
