@@ -1,8 +1,9 @@
-/** `earmark policy validate | publish | show`. */
+/** `earmark policy validate | publish | show | revert`. */
 import { readFile } from 'node:fs/promises';
 import { DocumentRefused, Documents, type RedisClient } from '../ledger/documents.js';
 import { checkSchema } from '../ledger/schema.js';
-import { formatProblem, parsePolicy } from '../policy/parse.js';
+import { canonicalJson, contentOf, type Json } from '../policy/canonical.js';
+import { formatProblem, loadPolicy, parsePolicy } from '../policy/parse.js';
 import type { Problem } from '../policy/types.js';
 
 /** What a command is given: the way to the ledger, opened when it is asked for. */
@@ -18,7 +19,8 @@ export interface CommandResult {
   readonly code: number;
 }
 
-const USAGE = 'usage: earmark policy validate FILE | publish FILE | show [GENERATION]';
+const USAGE =
+  'usage: earmark policy validate FILE | publish FILE | show [GENERATION] | revert GENERATION';
 
 export function failed(text: string, json: object = {}): CommandResult {
   return { text, json: { ok: false, error: text, ...json }, code: 1 };
@@ -61,6 +63,7 @@ export async function policyCommand(
   if (what === 'show') return orRefused(() => show(operand, context));
   if (operand === undefined) return wrongUsage(USAGE);
   if (what === 'validate') return validate(operand);
+  if (what === 'revert') return orRefused(() => revert(operand, context));
   if (what === 'publish') return orRefused(() => publish(operand, context));
   return wrongUsage(USAGE);
 }
@@ -98,6 +101,36 @@ async function publish(file: string, context: CommandContext): Promise<CommandRe
   );
   const json = { ok: true, generation, content, moved: outcome === 'moved', warnings };
   return { text: lines.join('\n'), json, code: 0 };
+}
+
+/** Lines never move back: what an older generation says is published again, as the next. */
+async function revert(operand: string, context: CommandContext): Promise<CommandResult> {
+  const asked = Number(operand);
+  if (!Number.isSafeInteger(asked) || asked < 1) {
+    return wrongUsage(`GENERATION must be a whole number from 1, not ${operand}`);
+  }
+  const documents = await documentsOf(context);
+  const { newest } = await documents.state();
+  const stored = await documents.policy(asked);
+  if (stored === undefined) {
+    const there = newest === 0 ? 'nor is any' : `the newest is ${newest}`;
+    return failed(`generation ${asked} is not published; ${there}`);
+  }
+  const generation = newest + 1;
+  const document = JSON.parse(stored.canonical) as { readonly [key: string]: Json };
+  const canonical = canonicalJson({ ...document, generation });
+  const content = contentOf(canonical);
+  // Published long ago, perhaps by another version: what this one can't read is not put before its gateways.
+  loadPolicy(canonical, content);
+  await documents.publish({ generation, canonical, content });
+  return {
+    text: [
+      `published generation ${generation} with what generation ${asked} says, content ${content}`,
+      `put it in force with earmark rollout set --generation ${generation}`,
+    ].join('\n'),
+    json: { ok: true, generation, from: asked, content },
+    code: 0,
+  };
 }
 
 async function show(operand: string | undefined, context: CommandContext): Promise<CommandResult> {

@@ -25,13 +25,15 @@ interface Command {
 
 const COMMANDS: Readonly<Record<string, Command>> = {
   policy: {
-    usage: 'policy validate FILE | publish FILE | show [GENERATION]',
+    usage: 'policy validate FILE | publish FILE | show [GENERATION] | revert GENERATION',
     does: 'checks, publishes and shows policies',
     run: policyCommand,
   },
   rollout: {
-    usage: 'rollout apply FILE | show',
+    usage:
+      'rollout apply FILE | show | set [--generation N] [--route ROUTE] [--mode MODE] [--percent N] | undo',
     does: 'says which generation is in force, and how far',
+    options: true,
     run: rolloutCommand,
   },
   freeze: {

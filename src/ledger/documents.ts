@@ -10,7 +10,7 @@ import { LedgerUnavailable } from './types.js';
 /** A connection that its owner opens, configures and closes. */
 export type RedisClient = Redis;
 
-export type DocumentRefusal = 'content' | 'older' | 'unknown' | 'back' | 'route';
+export type DocumentRefusal = 'content' | 'older' | 'unknown' | 'back' | 'route' | 'raced';
 
 /** The ledger keeps what it has; the message says what to do instead. */
 export class DocumentRefused extends Error {
@@ -29,13 +29,20 @@ export interface StoredPolicy {
   readonly content: string;
 }
 
+/** What is in force, and what was before it: '' where there was nothing. */
+export interface StoredRollout {
+  readonly generation: number;
+  readonly canonical: string;
+  readonly previous: string;
+}
+
 /** Everything that is watched, as of one instant. */
 export interface DocumentsState {
   /** Rises with each change. */
   readonly version: number;
   /** 0: nothing is published. */
   readonly newest: number;
-  readonly rollout: { readonly generation: number; readonly canonical: string } | undefined;
+  readonly rollout: StoredRollout | undefined;
   /** Route -> ledger time in ms, -1 until an operator ends it. Those that have ended may still be there. */
   readonly freezes: ReadonlyMap<string, number>;
 }
@@ -65,12 +72,16 @@ export class Documents {
     return this.outcome(reply, generation);
   }
 
-  /** Puts a generation in force. 'same': this very rollout was so already. Throws `DocumentRefused`. */
-  async applyRollout(rollout: {
-    generation: number;
-    canonical: string;
-  }): Promise<'moved' | 'same'> {
+  /**
+   * Puts a generation in force. 'same': this very rollout was so already. `madeFrom`: the canonical form that it
+   * changes, '' for none; refused where another is in force by then. Throws `DocumentRefused`.
+   */
+  async applyRollout(
+    rollout: { readonly generation: number; readonly canonical: string },
+    madeFrom?: string,
+  ): Promise<'moved' | 'same'> {
     const args = ['rollout', rollout.generation, rollout.canonical];
+    if (madeFrom !== undefined) args.push(madeFrom);
     return this.outcome(await this.run(PUBLISH, this.publishKeys(), args), rollout.generation);
   }
 
@@ -97,11 +108,14 @@ export class Documents {
         .hgetall(this.key('rollout'))
         .hgetall(this.key('freezes')),
     )) as [string | null, string | null, Record<string, string>, Record<string, string>];
-    const { generation, canonical } = rollout;
+    const { generation, canonical, previous = '' } = rollout;
     return {
       version: Number(version ?? 0),
       newest: Number(newest ?? 0),
-      rollout: canonical === undefined ? undefined : { generation: Number(generation), canonical },
+      rollout:
+        canonical === undefined
+          ? undefined
+          : { generation: Number(generation), canonical, previous },
       freezes: new Map(Object.entries(freezes).map(([route, until]) => [route, Number(until)])),
     };
   }
@@ -165,6 +179,11 @@ export class Documents {
         throw new DocumentRefused(
           kind,
           `generation ${generation} is older than ${there}, which is in force, and lines never move back: publish its content as a newer generation`,
+        );
+      case 'raced':
+        throw new DocumentRefused(
+          kind,
+          'another rollout was applied meanwhile: look at earmark rollout show, and ask again',
         );
       default:
         throw new Error(`publish.lua replied ${String(kind)}`);

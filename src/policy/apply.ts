@@ -2,10 +2,11 @@
 import { DocumentRefused, type Documents } from '../ledger/documents.js';
 import type { Rollout } from './types.js';
 
-/** As `Documents.applyRollout`; a rule for a route that is not there would silently never hold. */
+/** As `Documents.applyRollout`, `madeFrom` included; a rule for a route that is not there would silently never hold. */
 export async function applyRollout(
   documents: Documents,
   rollout: Rollout,
+  madeFrom?: string,
 ): Promise<'moved' | 'same'> {
   const { generation } = rollout;
   const stored = await documents.policy(generation);
@@ -21,5 +22,5 @@ export async function applyRollout(
       );
     }
   }
-  return documents.applyRollout(rollout);
+  return documents.applyRollout(rollout, madeFrom);
 }

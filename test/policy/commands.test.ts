@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -6,6 +6,7 @@ import { Redis } from 'ioredis';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { type CommandContext, policyCommand } from '../../src/cli/policy.js';
 import { rolloutCommand } from '../../src/cli/rollout.js';
+import { Documents } from '../../src/ledger/documents.js';
 import { startRedis, type TestRedis } from '../support/redis.js';
 
 const good = (name: string) => fileURLToPath(new URL(`./good/${name}`, import.meta.url));
@@ -75,9 +76,17 @@ test.each([
   expect((await policyCommand(args, unopened)).code).toBe(2),
 );
 
-test.each([[[]], [['apply']], [['show', 'x']], [['apply', 'a', 'b']], [['undo']]])(
-  'rollout %j is wrong usage',
-  async (args) => expect((await rolloutCommand(args, unopened)).code).toBe(2),
+test.each([
+  [[]],
+  [['apply']],
+  [['show', 'x']],
+  [['apply', 'a', 'b']],
+  [['undo', 'x']],
+  [['set']],
+  [['set', '--route', 'a']],
+  [['set', '--odd']],
+])('rollout %j is wrong usage', async (args) =>
+  expect((await rolloutCommand(args, unopened)).code).toBe(2),
 );
 
 test('a rollout for a route that its generation does not have is refused, and shown as text', async () => {
@@ -156,6 +165,103 @@ test('from nothing to a rollout, and what may not follow', async () => {
     code: 1,
     json: { why: 'older' },
   });
+});
+
+describe('rollout set and undo', () => {
+  const rulesNow = async () => (await rolloutCommand(['show'], context)).text.split('\n');
+  const set = (...args: string[]) => rolloutCommand(['set', ...args], context);
+
+  test('change one thing and leave the rest', async () => {
+    await policyCommand(['publish', good('policy.yaml')], context);
+    expect(
+      await set('--route', 'chat.generate', '--mode', 'enforce', '--percent', '5'),
+    ).toMatchObject({
+      code: 0,
+      json: { generation: 31, moved: true },
+    });
+    const five = [
+      'generation 31',
+      'chat.generate: enforce, 5 % by subject',
+      'every other route: shadow',
+    ];
+    expect(await rulesNow()).toEqual(five);
+    await set('--route', 'chat.generate', '--percent', '50');
+    expect((await rulesNow())[1]).toBe('chat.generate: enforce, 50 % by subject');
+    expect(await set('--route', 'chat.generate', '--percent', '50')).toMatchObject({
+      json: { moved: false },
+    });
+    await rolloutCommand(['undo'], context);
+    expect(await rulesNow()).toEqual(five);
+    await set('--mode', 'off');
+    await set('--route', 'chat.generate', '--mode', 'refuseAll');
+    expect(await rulesNow()).toEqual([
+      'generation 31',
+      'chat.generate: refuseAll',
+      'every other route: off',
+    ]);
+  });
+
+  test('undo of the first is shadow everywhere, and of nothing is refused', async () => {
+    await policyCommand(['publish', good('policy.yaml')], context);
+    expect(await rolloutCommand(['undo'], context)).toMatchObject({ code: 1 });
+    await set('--mode', 'enforce');
+    await rolloutCommand(['undo'], context);
+    expect(await rulesNow()).toEqual(['generation 31', 'every other route: shadow']);
+  });
+
+  test.each([
+    [['--mode', 'on'], /mode must be off, shadow, enforce or refuseAll/],
+    [['--mode', 'enforce', '--percent', '101'], /percent must be from 0 to 100/],
+    [['--mode', 'enforce', '--percent', 'x'], /percent/],
+    [['--mode', 'shadow', '--percent', '5'], /percent belongs to mode enforce/],
+    [['--generation', '32'], /generation 32 is not published/],
+    [['--generation', '30'], /generation 30 is not published/],
+    [['--generation', 'x'], /generation/],
+    [['--route', 'none', '--mode', 'enforce'], /generation 31 has no "none"/],
+  ])('%j changes nothing', async (args, words) => {
+    await policyCommand(['publish', good('policy.yaml')], context);
+    await set('--mode', 'refuseAll');
+    const before = await rulesNow();
+    const { code, text } = await set(...args);
+    expect([code, text]).toEqual([1, expect.stringMatching(words)]);
+    expect(await rulesNow()).toEqual(before);
+  });
+
+  test('a change of what is no longer in force is refused', async () => {
+    await policyCommand(['publish', good('policy.yaml')], context);
+    await set('--mode', 'refuseAll');
+    const documents = new Documents(redis, 'earmark:');
+    const { canonical } = (await documents.state()).rollout!;
+    await set('--mode', 'off');
+    await expect(documents.applyRollout({ generation: 31, canonical }, canonical)).rejects.toThrow(
+      /another rollout was applied meanwhile/,
+    );
+  });
+});
+
+test('revert publishes an older generation as the next, and a rollout takes it up', async () => {
+  expect(await policyCommand(['revert', '31'], context)).toMatchObject({
+    code: 1,
+    text: 'generation 31 is not published; nor is any',
+  });
+  await policyCommand(['publish', good('policy.yaml')], context);
+  const other = file(
+    'other.yaml',
+    readFileSync(good('policy-small.yaml'), 'utf8').replace(/^generation: .*$/m, 'generation: 40'),
+  );
+  expect(await policyCommand(['publish', other], context)).toMatchObject({ code: 0 });
+  expect(await policyCommand(['revert', '31'], context)).toMatchObject({
+    code: 0,
+    json: { generation: 41, from: 31 },
+  });
+  const policyOf = async (generation: string) =>
+    ((await policyCommand(['show', generation], context)).json as { policy: object }).policy;
+  expect(await policyOf('41')).toEqual({ ...(await policyOf('31')), generation: 41 });
+  expect(await rolloutCommand(['set', '--generation', '41'], context)).toMatchObject({
+    code: 0,
+    text: 'generation 41\nevery other route: shadow',
+  });
+  expect((await policyCommand(['revert', 'x'], context)).code).toBe(2);
 });
 
 test('a rollout with an error is not applied', async () => {

@@ -120,7 +120,7 @@ describe('rollout', () => {
     expect((await refusal(documents.applyRollout(rollout(9)))).message).toMatch(
       /older than 10, which is in force/,
     );
-    expect((await documents.state()).rollout).toEqual(rollout(10));
+    expect((await documents.state()).rollout).toEqual({ ...rollout(10), previous: '' });
   });
 
   test('a newer generation that is only published is not in force', async () => {
