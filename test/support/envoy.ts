@@ -18,7 +18,7 @@ import { bootstrap } from '../../src/demo/envoy.js';
 import { envoyBinary } from './binaries.js';
 import { until } from './until.js';
 
-type Script = (request: IncomingMessage, response: ServerResponse, body: Buffer) => void;
+export type Script = (request: IncomingMessage, response: ServerResponse, body: Buffer) => void;
 
 /** A backend that answers as the test says, and keeps what it saw. */
 export class ScriptedBackend {
@@ -179,12 +179,19 @@ export interface Response {
   readonly text: string;
 }
 
-/** One POST; `leaveAfter` cuts the connection once so many bytes of the body have come, or after so many ms. */
+/** One POST; `leave` cuts the connection once so many bytes of the body have come, after so many ms, or then. */
 export function post(
   port: number | string,
   headers: OutgoingHttpHeaders,
   body: string,
-  leave: { readonly afterBytes?: number; readonly afterMs?: number; readonly path?: string } = {},
+  leave: {
+    readonly afterBytes?: number;
+    readonly afterMs?: number;
+    readonly when?: Promise<unknown>;
+    readonly path?: string;
+    /** Is told the status as soon as it has come. */
+    readonly saw?: (status: number) => void;
+  } = {},
 ): Promise<Response | 'left'> {
   const to = typeof port === 'number' ? { host: '127.0.0.1', port } : { socketPath: port };
   const path = leave.path ?? '/v1/chat/completions?a=b';
@@ -198,8 +205,10 @@ export function post(
       resolve('left');
     };
     if (leave.afterMs !== undefined) setTimeout(go, leave.afterMs);
+    void leave.when?.then(go);
     client.on('error', (error) => (left ? undefined : reject(error)));
     client.on('response', (response) => {
+      leave.saw?.(response.statusCode!);
       let text = '';
       response.on('data', (data) => {
         text += data;

@@ -14,6 +14,7 @@ import { parseRollout } from '../../src/policy/rollout.js';
 import type { Policy, PolicyView } from '../../src/policy/types.js';
 import { DiskSpool } from '../../src/settle/disk-spool.js';
 import { Settler } from '../../src/settle/settler.js';
+import type { LogEntry } from '../../src/settle/types.js';
 import { envoyBytes, plainStruct } from './envoy-messages.js';
 import { type Kept, keep } from './quiet.js';
 
@@ -73,6 +74,8 @@ export interface GatewayOptions {
   /** Folder for evidence that waits for the ledger. */
   readonly disk?: string;
   readonly clock?: () => number | undefined;
+  /** Is told of every access-log entry that comes, ahead of the settler. */
+  readonly heard?: (entry: LogEntry) => void;
   /** Stands between the gateway and its ledger. */
   readonly between?: (ledger: Ledger) => LedgerApi;
 }
@@ -177,7 +180,10 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     notReady: () => gateway.notReady,
     ...{ meter: kept, log: kept },
   });
-  const accept = settler.accept.bind(settler);
+  const accept = (entry: LogEntry): void => {
+    options.heard?.(entry);
+    settler.accept(entry);
+  };
   const server = new GrpcServer(envoyServices({ check, accept, meter: kept, log: kept }), []);
   const address = await server.listen(`unix:${join(folder, `gateway-${++made}`)}`);
   const client = new Client(address, credentials.createInsecure());
