@@ -1,4 +1,4 @@
-/** The recorded endings of requests, brought about again in a real Envoy: the same entries, and each booked as it was. */
+/** The recorded endings, brought about again in a real Envoy: the same entries, and each booked as it was. */
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { run } from '../../src/cli/run.js';
@@ -154,7 +154,9 @@ describe.concurrent.each(groups.map((group, index) => [index, group] as const))(
           await gateway.settler.idle();
           expect(await lineOf(tenant)).toBeUndefined();
           const refused = await lineOf(tenant, 'large');
-          if (refused !== undefined) expect(refused).toMatchObject({ seq: 1, receipts: [] });
+          if (refused === undefined) return;
+          expect(refused).toMatchObject({ seq: 1, receipts: [] });
+          expect(auditLine(refused, false).problems).toEqual([]);
           return;
         }
         const { state, actual, evidence = '', least } = ending.expect;
@@ -175,7 +177,7 @@ describe.concurrent.each(groups.map((group, index) => [index, group] as const))(
   },
 );
 
-test('a framing error leaves a second entry, without a request: it moves nothing', async () => {
+test('bytes that are no HTTP leave an entry without a request: it moves nothing', async () => {
   const second = recorded.find((ending) => ending.case === SECOND)!;
   await sendNonsense(stage);
   await until(() => heard.some((entry) => entry.path === ''), 'it comes');

@@ -106,6 +106,7 @@ const midstream = (path: string): Way => ({
 });
 const door = (what: string): Way => ({ path: '/h1', headers: { 'x-door': `door:${what}` } });
 const rate = (what: string): Way => ({ path: '/rate', headers: { 'x-rate': `rate:${what}` } });
+/** One backend that is overloaded: which of several hosts comes first is a matter of chance, the entry is the same. */
 const retried: Way = { path: '/retry', script: 'overloaded' };
 
 /** By the name of the recorded case. */

@@ -53,7 +53,7 @@ const LAYERS = [
     name: 'envoy',
     files: ['test/envoy'],
     shows:
-      'A real Envoy with clients and backends that misbehave, and 49 recorded endings of requests: each is booked as what it was.',
+      'A real Envoy with clients and backends that misbehave, and 49 recorded endings of requests, also brought about again and audited: each is booked as what it was.',
     not: 'Other versions of Envoy.',
   },
 ];
