@@ -51,6 +51,28 @@ function collectOpenAi(raw: Readonly<Record<string, unknown>>, collect: Collect)
   }
 }
 
+/** Gemini's usageMetadata: its thoughts stand beside the candidates, what its tools brought beside the prompt. */
+function collectGemini(raw: Readonly<Record<string, unknown>>, collect: Collect): void {
+  collect('input', 'promptTokenCount', raw.promptTokenCount);
+  collect('input', 'toolUsePromptTokenCount', raw.toolUsePromptTokenCount);
+  collect('output', 'candidatesTokenCount', raw.candidatesTokenCount);
+  collect('output', 'thoughtsTokenCount', raw.thoughtsTokenCount);
+  collect('reasoning', 'thoughtsTokenCount', raw.thoughtsTokenCount);
+  collect('cached', 'cachedContentTokenCount', raw.cachedContentTokenCount);
+  collect('total', 'totalTokenCount', raw.totalTokenCount);
+}
+
+const isGemini = (raw: Readonly<Record<string, unknown>>): boolean =>
+  'promptTokenCount' in raw || 'candidatesTokenCount' in raw || 'totalTokenCount' in raw;
+
+/** Under each vendor's names alone, so that a report under two of them counts once. */
+function metadataReadings(raw: Readonly<Record<string, unknown>>): UsageReading[] {
+  const openAi = readOne(BOTH, (collect) => collectOpenAi(raw, collect));
+  if (!isGemini(raw)) return [openAi];
+  // Gemini leaves out a count of 0; only its total tells that from one that nobody took out of the response.
+  return [openAi, readOne(['total'], (collect) => collectGemini(raw, collect))];
+}
+
 function collectNamed(
   rules: UsageRules,
   from: Readonly<Record<string, string>>,
@@ -119,7 +141,7 @@ function readings(entry: LogEntry, rules: UsageRules, source: UsageSource): Usag
       return rules.namespaces
         .map((name) => entry.metadata[name])
         .filter((raw) => raw !== undefined)
-        .map((raw) => readOne(BOTH, (collect) => collectOpenAi(raw, collect)));
+        .flatMap(metadataReadings);
   }
 }
 

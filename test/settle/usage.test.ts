@@ -114,6 +114,57 @@ describe('shapes', () => {
     expect(reading.usage).toEqual(usage(parts));
   });
 
+  const gemini = {
+    ...{ promptTokenCount: 1000, toolUsePromptTokenCount: 50, cachedContentTokenCount: 900 },
+    ...{ candidatesTokenCount: 36, thoughtsTokenCount: 64, totalTokenCount: 1150 },
+  };
+
+  test('Gemini: thoughts are output, what tools brought is input', () => {
+    const parts = { input: 1050, output: 100, total: 1150, cached: 900, reasoning: 64 };
+    expect(read(gemini)).toEqual({ usage: usage(parts), whole: true, invalid: [] });
+  });
+
+  test('Gemini leaves out a count of 0', () => {
+    const { usage: found, whole } = read({ promptTokenCount: 7, totalTokenCount: 7 });
+    expect([found, whole]).toEqual([usage({ input: 7, total: 7 }), true]);
+  });
+
+  test('Gemini without its total is the least, not the whole', () => {
+    const { totalTokenCount: _, ...rest } = gemini;
+    expect(read(rest)).toMatchObject({ usage: { total: 1150 }, whole: false });
+  });
+
+  test('Gemini with a count that is none', () => {
+    const reading = read({ ...gemini, thoughtsTokenCount: -1 });
+    expect(reading).toMatchObject({
+      whole: true,
+      usage: { input: 1050, output: 100, total: 1150 },
+    });
+    expect(new Set(reading.invalid)).toEqual(new Set(['thoughtsTokenCount']));
+  });
+
+  test('under the names of two vendors it counts once', () => {
+    const both = { ...gemini, prompt_tokens: 1050, completion_tokens: 100, total_tokens: 1150 };
+    expect(read(both).usage).toMatchObject({ input: 1050, output: 100, total: 1150 });
+  });
+
+  test('equal work costs the same under each protocol', () => {
+    const parts = usage({ input: 1000, output: 100, total: 1100, cached: 900, reasoning: 64 });
+    const details = { reasoning_tokens: 64, cached_tokens: 900 };
+    const reports = [
+      { prompt_tokens: 1000, completion_tokens: 100, total_tokens: 1100, ...details },
+      { input_tokens: 1000, output_tokens: 100, total_tokens: 1100, ...details },
+      {
+        ...{ promptTokenCount: 1000, candidatesTokenCount: 36, thoughtsTokenCount: 64 },
+        ...{ cachedContentTokenCount: 900, totalTokenCount: 1100 },
+      },
+    ];
+    for (const report of reports) expect(read(report).usage).toEqual(parts);
+    const anthropic = { input_tokens: 100, cache_read_input_tokens: 900, output_tokens: 100 };
+    // It doesn't say what of the output was reasoning.
+    expect(read(anthropic).usage).toEqual({ ...parts, reasoning: 0 });
+  });
+
   test('what a total has above input and output counts as output', () => {
     const reading = read({ prompt_tokens: 10, completion_tokens: 20, total_tokens: 50 });
     expect(reading.usage).toEqual(usage({ input: 10, output: 40, total: 50 }));
