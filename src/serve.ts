@@ -84,7 +84,7 @@ export class Earmark {
     const closed = () => this.#server.foreign;
     this.#ledger = new Ledger({ redis: way, prefix, timeoutMs, closed, ...shared });
     this.#server = new ServerWatch(this.#redis, prefix, this.#log, this.#metrics);
-    this.#documents = new Documents(this.#redis, prefix);
+    this.#documents = new Documents(this.#redis, prefix, closed);
     const connections = [this.#redis, this.#ledger.redis].map(connected);
     await Promise.race([
       Promise.all(connections),
@@ -103,7 +103,7 @@ export class Earmark {
       ledger: this.#ledger,
       loadPolicy: (generation) => this.#policy.load(generation),
       freezeRoute: (route, tag, until) => this.#freezeRoute(route, tag, until),
-      spool: new Spool(this.#redis, prefix),
+      spool: new Spool(this.#redis, prefix, closed),
       disk: openSpool(this.#config.spool),
       ...shared,
     });

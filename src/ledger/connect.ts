@@ -3,7 +3,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import type { LedgerConfig } from '../config/types.js';
 import type { Log, Meter } from '../telemetry/meter.js';
 import { embeddedSocket } from './embedded.js';
-import { claimSchema, SchemaUnknown } from './schema.js';
+import { checkSchema, claimSchema, SchemaUnknown } from './schema.js';
 import { shortSocket } from './socket.js';
 
 export type { Redis, RedisOptions };
@@ -138,7 +138,10 @@ export class ServerWatch {
     redis.on('close', this.#closed);
     let next = performance.now() + CHECK_EVERY_MS;
     this.#timer = setInterval(() => {
-      if (this.#refused === undefined && performance.now() < next) return;
+      if (this.#refused === undefined && performance.now() < next) {
+        void this.#checkForm();
+        return;
+      }
       next = performance.now() + CHECK_EVERY_MS;
       // The name may lead to the new primary by now, and this connection does not: the next one looks.
       if (this.#replica) redis.disconnect(true);
@@ -167,8 +170,7 @@ export class ServerWatch {
       this.#foreign = undefined;
     } catch (error) {
       if (error instanceof SchemaUnknown) {
-        this.#foreign = error;
-        this.#refused = error.message;
+        this.#close(error);
         return;
       }
       // A server that is away is told by the calls that need it; one that forbids INFO never gets here.
@@ -189,6 +191,25 @@ export class ServerWatch {
     this.#warned = warned;
     this.#meter.observe('earmark_ledger_usable', {}, verdict.refused === undefined ? 1 : 0);
     this.#meter.observe('earmark_ledger_persistent', {}, warned === '' ? 1 : 0);
+  }
+
+  /** Between the looks at the server: an earmark of another version may take the ledger over at any time. */
+  async #checkForm(): Promise<void> {
+    try {
+      await checkSchema(this.#redis, this.#prefix);
+    } catch (error) {
+      // Whether a server that is away is what it was is asked when it is back.
+      if (error instanceof SchemaUnknown) this.#close(error);
+    }
+  }
+
+  #close(why: SchemaUnknown): void {
+    if (this.#refused !== why.message) {
+      this.#log.error({ why: why.message }, 'the ledger must not be used');
+    }
+    this.#foreign = why;
+    this.#refused = why.message;
+    this.#meter.observe('earmark_ledger_usable', {}, 0);
   }
 
   stop(): void {

@@ -4,6 +4,7 @@
  */
 import type { Redis } from 'ioredis';
 import { reasonOf } from './reason.js';
+import { type Closed, ensureOpen } from './schema.js';
 import { loadScript, type Script } from './scripts.js';
 import { LedgerUnavailable } from './types.js';
 
@@ -54,9 +55,11 @@ const ROUTES = loadScript('routes');
 export class Documents {
   private readonly redis: RedisClient;
   private readonly prefix: string;
+  private readonly closed: Closed | undefined;
 
-  constructor(redis: RedisClient, prefix: string) {
+  constructor(redis: RedisClient, prefix: string, closed?: Closed) {
     this.redis = redis;
+    this.closed = closed;
     this.prefix = prefix;
   }
 
@@ -210,6 +213,7 @@ export class Documents {
   }
 
   private async ask<T>(question: () => Promise<T>): Promise<T> {
+    ensureOpen(this.closed);
     try {
       return await question();
     } catch (error) {

@@ -10,6 +10,7 @@ import { dumpLine } from './dump.js';
 import { type Height, Heights } from './heights.js';
 import { type Keys, keysOf } from './keys.js';
 import { reasonOf } from './reason.js';
+import { type Closed, ensureOpen } from './schema.js';
 import { loadScript, type Script } from './scripts.js';
 import { unpack } from './stored.js';
 import {
@@ -56,8 +57,7 @@ export interface LedgerOptions {
   readonly clock?: () => number | undefined;
   readonly meter?: Meter;
   readonly log?: Log;
-  /** Why nothing may be done there, also nothing that is under way; undefined: it may. */
-  readonly closed?: () => LedgerUnavailable | undefined;
+  readonly closed?: Closed;
 }
 
 /** A settlement that was refused, as it came. */
@@ -183,6 +183,11 @@ export class Ledger implements LedgerApi {
   credit(line: LineRef, shadow: boolean, limit: string, units: number): Promise<Outcome> {
     const args = { limit, units, shadow };
     return this.#movement({ name: 'credit', tag: lineTag(line.subject, line.route), args });
+  }
+
+  /** For whoever uses the connection past these methods. Throws where the ledger may not be touched. */
+  ensureOpen(): void {
+    ensureOpen(this.#options.closed);
   }
 
   async sweep(tag: string, limit: number): Promise<SweepReply> {
@@ -368,6 +373,7 @@ export class Ledger implements LedgerApi {
 
   /** Anything but a script: one question, one answer, in time or not at all. */
   async #ask<T>(question: () => Promise<T>): Promise<T> {
+    this.ensureOpen();
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_resolve, reject) => {
       const fail = (): void => reject(new LedgerUnavailable('no answer from the ledger in time'));

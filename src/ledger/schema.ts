@@ -15,6 +15,15 @@ export class SchemaUnknown extends LedgerUnavailable {
   }
 }
 
+/** Why nothing may be done there, also nothing that is under way; undefined: it may. */
+export type Closed = () => LedgerUnavailable | undefined;
+
+/** Throws what `closed` says. */
+export function ensureOpen(closed: Closed | undefined): void {
+  const why = closed?.();
+  if (why !== undefined) throw why;
+}
+
 /** Whether it has one at all: an empty ledger has none yet. Throws `SchemaUnknown` where it is of another form. */
 export async function checkSchema(redis: Redis, prefix: string): Promise<boolean> {
   const found = await known(redis, redis.get(`${prefix}schema`));

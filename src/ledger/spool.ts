@@ -1,5 +1,6 @@
 /** Evidence that a process could not deliver before it had to stop, in a capped stream for any other to take. */
 import type { Redis } from 'ioredis';
+import { type Closed, ensureOpen } from './schema.js';
 import { LedgerUnavailable } from './types.js';
 
 /** At about 2 KB each, 40 MB of Redis at most. */
@@ -17,14 +18,17 @@ return taken`;
 export class Spool {
   readonly #redis: Redis;
   readonly #key: string;
+  readonly #closed: Closed | undefined;
 
   /** The connection is its owner's to close. */
-  constructor(redis: Redis, prefix: string) {
+  constructor(redis: Redis, prefix: string, closed?: Closed) {
     this.#redis = redis;
+    this.#closed = closed;
     this.#key = `${prefix}evidence`;
   }
 
   async put(items: readonly string[]): Promise<void> {
+    ensureOpen(this.#closed);
     const adding = items.map((item) =>
       this.#redis.xadd(this.#key, 'MAXLEN', '~', KEPT_MAX, '*', 'entry', item),
     );
@@ -33,6 +37,7 @@ export class Spool {
 
   /** Removes what it gives, the oldest first; at most `count`. */
   async take(count: number): Promise<readonly string[]> {
+    ensureOpen(this.#closed);
     return (await known(this.#redis.eval(TAKE, 1, this.#key, count))) as string[];
   }
 }

@@ -64,6 +64,7 @@ export class Sweeper {
   /** One round over all shards; answers how many lines were visited. */
   async pass(): Promise<number> {
     const { ledger, leaseMs = LEASE_MS } = this.#options;
+    ledger.ensureOpen();
     const indexes = Array.from({ length: DUE_SHARDS }, (_, shard) => ledger.keys.dueLines(shard));
     const args = ['claim', String(LINES_A_CLAIM), String(leaseMs)];
     const claimed = (await run(ledger.redis, this.#claim, indexes, args)) as string[][];

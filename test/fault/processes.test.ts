@@ -2,10 +2,13 @@
 import { readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { Redis } from 'ioredis';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { run } from '../../src/cli/run.js';
+import { Documents } from '../../src/ledger/documents.js';
 import { Ledger } from '../../src/ledger/ledger.js';
-import { SCHEMA } from '../../src/ledger/schema.js';
+import { SCHEMA, SchemaUnknown } from '../../src/ledger/schema.js';
+import { Spool } from '../../src/ledger/spool.js';
 import type { Running } from '../support/earmark.js';
 import { budgetOf, Line, ready, termsOf } from '../support/ledger.js';
 import { startRedis } from '../support/redis.js';
@@ -218,12 +221,55 @@ describe('two versions on one ledger', () => {
     const straight = await world.ledger(server);
     const before = await straight.dump((await tags(straight))[0]!);
     expect((await client.check('acme', 'r2')).status).toBe(503);
+    expect(JSON.stringify(earmark.log)).toContain('the ledger has schema 99');
     client.log(answer, request);
+    // A line that is due, and evidence that somebody left: neither is for this one any more.
+    await admin.zadd('earmark:due:0', 1, 'a-line');
+    await admin.xadd('earmark:evidence', '1-1', 'entry', '{}');
     await pause(1000);
     expect(await straight.dump((await tags(straight))[0]!)).toEqual(before);
+    expect(await admin.zscore('earmark:due:0', 'a-line')).toBe('1');
+    expect(await admin.xlen('earmark:evidence')).toBe(1);
     // And goes on where it was, once the ledger is what it was.
+    await admin.zrem('earmark:due:0', 'a-line');
+    await admin.del('earmark:evidence');
     await admin.set('earmark:schema', SCHEMA);
     await until(async () => (await world.sums(straight, 'acme')).spent === 50, 'it is booked');
+  }, 60_000);
+
+  test('told to end while the ledger is newer: evidence goes to the disk, not to the ledger', async () => {
+    const world = newWorld();
+    const server = await world.redis('server');
+    const earmark = await world.serve({ url: `unix:${server.socket}` });
+    await isReady(earmark);
+    const client = world.client(earmark);
+    const { answer, request } = await client.pass('acme');
+    const admin = world.admin(server);
+    await admin.set('earmark:schema', '99');
+    await until(async () => /schema 99/.test(await missing(earmark)), 'it is seen', 15_000);
+    client.log(answer, request);
+    await pause(500);
+    earmark.process.kill('SIGTERM');
+    await earmark.ended;
+    expect(await admin.exists('earmark:evidence')).toBe(0);
+    expect(readdirSync(join(world.folder, 'spool')).length).toBe(1);
+  }, 60_000);
+
+  test('a closed ledger: no freeze of a route, no document, no evidence', async () => {
+    const server = await startRedis();
+    onTestFinished(() => server.stop());
+    const redis = new Redis({ path: server.socket });
+    onTestFinished(() => redis.disconnect());
+    const why = new SchemaUnknown('99');
+    const closed = () => why;
+    const documents = new Documents(redis, 'earmark:', closed);
+    await expect(documents.freezeRoute('chat', -1)).rejects.toBe(why);
+    await expect(documents.unfreezeRoute('chat')).rejects.toBe(why);
+    await expect(documents.version()).rejects.toBe(why);
+    const spool = new Spool(redis, 'earmark:', closed);
+    await expect(spool.put(['1'])).rejects.toBe(why);
+    await expect(spool.take(1)).rejects.toBe(why);
+    expect(await redis.keys('*')).toEqual([]);
   }, 60_000);
 });
 
