@@ -6,6 +6,7 @@ import { LedgerUnavailable } from '../ledger/types.js';
 import { serveCommand } from '../serve.js';
 import { auditCommand } from './audit.js';
 import { LedgerContext } from './context.js';
+import { creditCommand } from './credit.js';
 import { freezeCommand, unfreezeCommand } from './freeze.js';
 import { type CommandResult, policyCommand, wrongUsage } from './policy.js';
 import { receiptCommand } from './receipt.js';
@@ -59,6 +60,12 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     does: 'says what a reservation has used, for one that nobody reported',
     options: true,
     run: receiptCommand,
+  },
+  credit: {
+    usage: 'credit --route ROUTE --subject SUBJECT --units N [--limit LIMIT] [--shadow]',
+    does: 'gives a line units, its debt first',
+    options: true,
+    run: creditCommand,
   },
   audit: {
     usage: 'audit',

@@ -318,6 +318,43 @@ it('freezes a route, and unfreezes it with the lines whose breach it was', async
   expect(await suspended('acme')).toBe(null);
 });
 
+const audited = async (subject: string) => {
+  const { json: report } = await json('audit');
+  return report.lines.find(
+    (line: { subject: string; shadow: boolean }) => line.subject === subject && !line.shadow,
+  );
+};
+
+it('gives a line units: its debt first, then what is available, up to the burst', async () => {
+  const { reservation: id } = await held('indebted');
+  await ledger.settle({ reservation: id, operation: 'op', actual: [1500], grade: 'reported' });
+  const debt = (await audited('indebted')).debt;
+  expect(debt).toBeGreaterThan(0);
+  const line = ['--route', 'chat', '--subject', 'indebted'];
+  const part = await json('credit', ...line, '--units', String(debt - 1));
+  expect(part).toMatchObject({ code: 0, json: { ok: true, available: 0, debt: 1 } });
+  const rest = await json('credit', ...line, '--units', '3');
+  expect(rest.json).toMatchObject({ available: 2, debt: 0 });
+  expect(await audited('indebted')).toMatchObject({ debt: 0, suspended: null });
+  expect((await json('audit')).json.ok).toBe(true);
+});
+
+it.each([
+  [['--subject', 'nobody', '--units', '1'], 1, 'there is no such line'],
+  [['--subject', 'acme', '--units', '1', '--limit', 'day'], 1, 'no such limit'],
+  [['--subject', 'acme', '--units', '0'], 2, '--units must be a whole number from 1'],
+  [['--subject', 'acme', '--units', '1.5'], 2, '--units must be a whole number from 1'],
+  [['--subject', 'acme', '--units', '9007199254740992'], 2, '--units must be a whole number'],
+  [['--subject', 'acme'], 2, 'usage: earmark credit'],
+])('credit %j gives nothing', async (args, code, words) => {
+  const before = await audited('acme');
+  expect(await earmark('credit', '--route', 'chat', ...args)).toMatchObject({
+    code,
+    err: expect.stringContaining(words),
+  });
+  expect(await audited('acme')).toEqual(before);
+});
+
 it.each([
   [[], 'usage: earmark COMMAND'],
   [['drain'], 'unknown command drain: there are serve, policy, rollout, freeze'],
